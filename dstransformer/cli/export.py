@@ -107,10 +107,12 @@ def _finish(options: argparse.Namespace) -> Callable[[Path], None] | None:
 def run_hf(options: argparse.Namespace) -> CommandResult:
     """Write a folder for Hugging Face transformers."""
     from dstransformer.export.hf import export_hf
+    from dstransformer.export.hf_tokenizer import is_marian
 
     exit_on_sigterm()
     bundle = export_hf(options.bundle, options.out, overwrite=options.overwrite, finish=_finish(options))
-    with_it = "its tokenizer" if bundle.tokenizer.shares_ids else "the source's tokenizer, and the target's in target/"
+    whole = bundle.tokenizer.is_joint or is_marian(bundle)
+    with_it = "its tokenizer" if whole else "the source's tokenizer, and the target's in target/"
     return CommandResult(f"{options.out}: a MarianMTModel with {with_it}; README.md is its model card")
 
 

@@ -2,7 +2,8 @@
 
 A fast tokenizer has one vocabulary. If each language has its own, the folder's tokenizer is the source's, and the
 target's is in :data:`TARGET`: ``AutoTokenizer.from_pretrained(folder, subfolder="target")``. Two models that number the
-same pieces, as those of OPUS-MT do, stay what they are: the files of a ``MarianTokenizer``.
+same pieces, as those of OPUS-MT do, stay what they are: the files of a ``MarianTokenizer``. So do all that were
+imported from such files.
 
 Writing it needs nothing of Hugging Face but safetensors: its files are weights and JSON.
 """
@@ -16,7 +17,7 @@ from typing import Any
 
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 from dstransformer.decoding.beam import FIRST_PIECE
-from dstransformer.export.hf_tokenizer import SPACE, tokenizer_config, tokenizer_json
+from dstransformer.export.hf_tokenizer import SPACE, is_marian, tokenizer_config, tokenizer_json
 from dstransformer.export.lengths import length_exponent
 from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.model_card import model_card
@@ -28,8 +29,8 @@ from dstransformer.model import Bundle, open_bundle, save_weights
 
 #: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``. With a joint vocabulary
 #: that is still what version 1 was, and it says so. 2: a vocabulary for each language. 3: the files of a
-#: ``MarianTokenizer``.
-FORMAT_VERSION, SEPARATE_FORMAT_VERSION, JOINT_FORMAT_VERSION = 3, 2, 1
+#: ``MarianTokenizer``. 4: such files with a vocabulary for each language.
+FORMAT_VERSION, MARIAN_FORMAT_VERSION, SEPARATE_FORMAT_VERSION, JOINT_FORMAT_VERSION = 4, 3, 2, 1
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 GENERATION, TOKENIZER, TOKENIZER_CONFIG = "generation_config.json", "tokenizer.json", "tokenizer_config.json"
@@ -42,7 +43,8 @@ FILES = (CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_CONFIG, CARD)
 TARGET_FILES = (f"{TARGET}/{TOKENIZER}", f"{TARGET}/{TOKENIZER_CONFIG}")
 
 #: What a ``MarianTokenizer`` has in place of :data:`TOKENIZER`.
-SOURCE_MODEL, TARGET_MODEL, VOCABULARY = MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
+MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
+SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = MARIAN_FILES
 
 #: Maximum input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
 UNLIMITED_INPUT = 1024
@@ -84,7 +86,7 @@ def export_hf(
         for name, text in texts.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
-        if is_marian(bundle.tokenizer):
+        if is_marian(bundle):
             bundle.tokenizer.src.save(folder / SOURCE_MODEL)
             bundle.tokenizer.save(folder / TARGET_MODEL)
         save_weights(folder / WEIGHTS, weights, {"format": "pt"})
@@ -95,16 +97,13 @@ def export_hf(
     return bundle
 
 
-def is_marian(tokenizer: Tokenizer) -> bool:
-    """Whether a ``MarianTokenizer`` holds the tokenizer: two models that number the same pieces."""
-    return not tokenizer.is_joint and tokenizer.shares_ids
-
-
 def _tokenizers(bundle: Bundle) -> dict[str, str]:
     """The tokenizer's files of text, or those of both, by their paths in the folder."""
     src, tgt = bundle.tokenizer.src, bundle.tokenizer
-    if is_marian(tgt):
-        return {VOCABULARY: _json(marian_vocabulary(tgt)), TOKENIZER_CONFIG: _json(_marian_tokenizer_config(bundle))}
+    if is_marian(bundle):
+        vocabularies = {VOCABULARY: src} if tgt.shares_ids else {VOCABULARY: src, TARGET_VOCABULARY: tgt}
+        texts = {name: _json(marian_vocabulary(tokenizer)) for name, tokenizer in vocabularies.items()}
+        return {**texts, TOKENIZER_CONFIG: _json(_marian_tokenizer_config(bundle))}
     name = "tokenizer" if tgt.is_joint else "source tokenizer"
     texts = {
         TOKENIZER: _json(tokenizer_json(src, name)),
@@ -130,7 +129,7 @@ def _marian_tokenizer_config(bundle: Bundle) -> dict[str, Any]:
         "tokenizer_class": "MarianTokenizer",
         "source_lang": bundle.src_lang,
         "target_lang": bundle.tgt_lang,
-        "separate_vocabs": False,
+        "separate_vocabs": not bundle.tokenizer.shares_ids,
         "model_max_length": longest_input(bundle) + 1,
         "unk_token": "<unk>",
         "eos_token": "</s>",
@@ -152,7 +151,8 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
     """The content of ``config.json``."""
     model, tokenizer = bundle.model, bundle.tokenizer
     version = JOINT_FORMAT_VERSION if tokenizer.is_joint else SEPARATE_FORMAT_VERSION
-    version = FORMAT_VERSION if is_marian(tokenizer) else version
+    if is_marian(bundle):
+        version = MARIAN_FORMAT_VERSION if tokenizer.shares_ids else FORMAT_VERSION
     sides = {
         f"{side}_{name}": value
         for side, depth in (("encoder", model.encoder_depth), ("decoder", model.decoder_depth))

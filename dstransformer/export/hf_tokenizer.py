@@ -16,6 +16,10 @@ from dstransformer.batching.subwords import merge_characters
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from dstransformer.corpus.tokenizer import CONTROL_CHARACTERS, INVISIBLE_CHARACTERS
 from dstransformer.errors import DataError
+from dstransformer.model import Bundle
+
+#: What the provenance of a bundle calls a model that ``dst import hf`` has read.
+MARIAN_MT = "MarianMTModel"
 
 #: SentencePiece's name of a space.
 SPACE = "▁"
@@ -29,6 +33,18 @@ _SPELLED_CHUNK = f"\\A<(?={_SPELLED}(?:{SPACE}|\\z))"
 
 #: The special ids and their texts, in the order of the ids.
 SPECIAL_TOKENS = {"pad_token": PAD_ID, "unk_token": UNK_ID, "bos_token": BOS_ID, "eos_token": EOS_ID}
+
+
+def is_marian(bundle: Bundle) -> bool:
+    """Whether the tokenizer is written as a ``MarianTokenizer``.
+
+    So it is if two models number the same pieces, or if they were those of one.
+    """
+    tokenizer = bundle.tokenizer
+    if tokenizer.is_joint:
+        return False
+    imported = bundle.provenance.get("imported")
+    return tokenizer.shares_ids or (isinstance(imported, Mapping) and imported.get("format") == MARIAN_MT)
 
 
 def tokenizer_json(tokenizer: Tokenizer, name: str = "tokenizer") -> dict[str, Any]:

@@ -11,6 +11,7 @@ import yaml
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import Tokenizer
 from dstransformer.errors import counted, without_secrets
+from dstransformer.export.hf_tokenizer import is_marian
 from dstransformer.model import Bundle, parameter_count
 from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
 
@@ -103,7 +104,8 @@ def model_card(bundle: Bundle) -> str:
 def _usage(bundle: Bundle, scores: list[Score]) -> Iterator[str]:
     search = bundle.decoding
     measured = ", with which the scores below were measured," if scores else ""
-    target, decoder = ("", "tokenizer") if bundle.tokenizer.shares_ids else (_TARGET, "target")
+    one_tokenizer = bundle.tokenizer.is_joint or is_marian(bundle)
+    target, decoder = ("", "tokenizer") if one_tokenizer else (_TARGET, "target")
     tag = next((f"{one.tag} " for one in bundle.directions if one.tag), "")
     code = {
         "extra": search.max_extra_tokens,
@@ -118,7 +120,7 @@ def _usage(bundle: Bundle, scores: list[Score]) -> Iterator[str]:
     yield (_SAME_SEARCH if same else _OTHER_SEARCH).format(**code, measured=measured)
     if search.beam_size > 1 and not same:
         yield _RESCORING.format(**code)
-    if not bundle.tokenizer.shares_ids:
+    if not one_tokenizer:
         yield _TWO_TOKENIZERS
 
 

@@ -19,6 +19,7 @@ from dstransformer.corpus import Direction, Tokenizer
 from dstransformer.corpus.directions import common_language
 from dstransformer.corpus.tokenizer import MAX_BYTES
 from dstransformer.errors import ConfigError, DataError, UserError, counted, shown
+from dstransformer.export.hf_tokenizer import MARIAN_MT
 from dstransformer.export.marian import EPSILON
 from dstransformer.export.weights import FULL_ADVICE
 from dstransformer.importing.marian_tokenizer import (
@@ -79,18 +80,18 @@ def import_hf(
     check_bundle_folder(out, "--out", overwrite=overwrite)
     _check_folder(folder)
     stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
-    tokenizer, vocabulary, absent = _open_tokenizer(folder, stated)
+    tokenizer, (source, target), absent = _open_tokenizer(folder, stated)
     config = _read_config(folder, stated)
     with _open_weights(folder / WEIGHTS) as load:
         _check_positions(load, config.model, folder / WEIGHTS)
         try:
-            weights = bundle_weights(load, config.model, vocabulary.rows, vocabulary.rows)
+            weights = bundle_weights(load, config.model, source.rows, target.rows)
         except (IndexError, RuntimeError) as error:
             raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {shown(error, quote=False)}") from None
     if (misfit := describe_misfit(config.model, tokenizer, weights)) is not None:
         raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {misfit}")
     languages = _languages(folder, src_lang, tgt_lang)
-    record = _provenance(folder, languages, vocabulary.tags)
+    record = _provenance(folder, languages, source.tags)
 
     def write(new: Path) -> None:
         save_bundle(new, weights, config, tokenizer, record)
@@ -103,7 +104,7 @@ def _check_folder(folder: Path) -> None:
     """Refuse a folder that lacks a file."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder: name one with {CONFIG}, {WEIGHTS} and the files of a tokenizer")
-    for name in (CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY):
+    for name in _files(folder):
         if (folder / name).is_file():
             continue
         if name == WEIGHTS and (pickled := sorted(path.name for path in folder.glob("pytorch_model*.bin"))):
@@ -119,8 +120,17 @@ def _check_folder(folder: Path) -> None:
                 "`dst export hf` wrote it, use the bundle that it came from"
             )
         raise DataError(f"{folder} has no {name}: it is not the folder of a MarianMTModel with its MarianTokenizer")
-    if (folder / TARGET_VOCABULARY).exists():
-        raise DataError(f"{folder} has a vocabulary for each side ({TARGET_VOCABULARY}), which cannot be imported")
+
+
+def _files(folder: Path) -> list[str]:
+    """The files of a model."""
+    files = [CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY]
+    return [*files, TARGET_VOCABULARY] if _is_separate(folder) else files
+
+
+def _is_separate(folder: Path) -> bool:
+    """Whether each side has a vocabulary of its own. Where the tokenizer does not say so, it reads only one."""
+    return _tokenizer_config(folder).get("separate_vocabs") is True
 
 
 def _read_config(folder: Path, stated: Mapping[str, Any]) -> Config:
@@ -159,6 +169,11 @@ def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if width % heads or width % 2:
         raise DataError(f"{path}: d_model {width} is odd, or not a multiple of the {heads} attention heads")
     shares = stated.get("share_encoder_decoder_embeddings", True)
+    if shares and _is_separate(path.parent):
+        raise DataError(
+            f"{path}: share_encoder_decoder_embeddings is {shares}, but each side has a vocabulary "
+            f"({TARGET_VOCABULARY}): one matrix cannot be for both"
+        )
     ties = stated.get("tie_word_embeddings", True)
     depths = [whole_number(stated, f"{side}_layers", path) for side in ("encoder", "decoder")]
     return {
@@ -200,26 +215,45 @@ def _either(value: object, default: float) -> object:
     return default if value is None else value
 
 
-def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer, Vocabulary, list[str]]:
-    """The tokenizer, its vocabulary, and the pieces of its models that this lacks."""
+def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer, list[Vocabulary], list[str]]:
+    """The tokenizer, the vocabularies of source and target, and the pieces of its models that these lack."""
+    vocabularies = _open_vocabularies(folder, stated)
+    try:
+        models = [
+            read_model(read_bounded(folder / name, MAX_BYTES), folder / name) for name in (SOURCE_MODEL, TARGET_MODEL)
+        ]
+    except OSError as error:
+        raise read_error(folder, error) from None
+    absent = [piece for one in zip(models, vocabularies, strict=True) for piece in absent_pieces(*one)]
+    return build_tokenizer(models, vocabularies), vocabularies, absent
+
+
+def _open_vocabularies(folder: Path, stated: Mapping[str, Any]) -> list[Vocabulary]:
+    """The vocabularies of source and target, which may be the same."""
     pad, end = (_number(stated, f"{name}_token_id", folder / CONFIG) for name in ("pad", "eos"))
     start = _number({"decoder_start_token_id": pad, **stated}, "decoder_start_token_id", folder / CONFIG)
     if end in (start, pad):
         raise DataError(f"{folder / CONFIG}: eos_token_id {end} is the padding, or what decoding starts with, too")
-    path = folder / VOCABULARY
+    of_source = _read_numbers(folder / VOCABULARY, stated, "vocab_size")
+    if not _is_separate(folder):
+        return [order_vocabulary(of_source, pad=pad, start=start, end=end, path=folder / VOCABULARY)] * 2
+    of_target = _read_numbers(folder / TARGET_VOCABULARY, stated, "decoder_vocab_size")
+    target = order_vocabulary(of_target, pad=pad, start=start, end=end, path=folder / TARGET_VOCABULARY)
+    names = {number: name for name, number in of_target.items()}  # config.json has the numbers of the target's pieces
+    if names[end] not in of_source:
+        raise DataError(f"{folder / VOCABULARY} has no piece {shown(names[end])} for the end of a sentence")
+    pad = of_source.get(names[pad], pad)
+    start, end = of_source.get(names[start], pad), of_source[names[end]]
+    return [order_vocabulary(of_source, pad=pad, start=start, end=end, path=folder / VOCABULARY), target]
+
+
+def _read_numbers(path: Path, stated: Mapping[str, Any], size: str) -> dict[str, int]:
+    """The number of each piece of a vocabulary, of which ``config.json`` states the size by this name."""
     numbers = read_record(path, lambda content: check_numbers(content, path), advice=_ADVICE)
-    if len(numbers) != stated.get("vocab_size"):
-        rows = shown(stated.get("vocab_size"))
-        raise DataError(f"{path} has {counted(len(numbers), 'piece')}, and the model {rows} ({CONFIG})")
-    vocabulary = order_vocabulary(numbers, pad=pad, start=start, end=end, path=path)
-    try:
-        source, target = (
-            read_model(read_bounded(folder / name, MAX_BYTES), folder / name) for name in (SOURCE_MODEL, TARGET_MODEL)
-        )
-    except OSError as error:
-        raise read_error(folder, error) from None
-    absent = [piece for model in (source, target) for piece in absent_pieces(model, vocabulary)]
-    return build_tokenizer(source, target, vocabulary), vocabulary, absent
+    rows = stated.get(size) or stated.get("vocab_size")
+    if len(numbers) != rows:
+        raise DataError(f"{path} has {counted(len(numbers), 'piece')}, and the model {shown(rows)} ({CONFIG})")
+    return numbers
 
 
 def _number(stated: Mapping[str, Any], name: str, path: Path) -> int:
@@ -291,8 +325,7 @@ def _text(value: object) -> str | None:
 
 
 def _provenance(folder: Path, languages: tuple[str | None, str | None], tags: list[str]) -> dict[str, Any]:
-    files = [folder / name for name in (CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY)]
-    record = imported_from("MarianMTModel", files, languages)
+    record = imported_from(MARIAN_MT, [folder / name for name in _files(folder)], languages)
     src_lang = languages[0]
     if tags:
         if src_lang is None:

@@ -1,7 +1,7 @@
 """The tokenizer of an OPUS-MT model: two SentencePiece models, and a vocabulary that numbers the pieces of both.
 
 Here it is two models that number the same pieces alike: each has all pieces of the vocabulary, and divides text only
-into those that it had before.
+into those that it had before. If each side has a vocabulary of its own, each model has the pieces of its side's.
 """
 
 from __future__ import annotations
@@ -76,19 +76,21 @@ def read_model(model: bytes, path: object) -> Any:
     return Tokenizer(model, str(path)).proto()
 
 
-def build_tokenizer(source: Any, target: Any, vocabulary: Vocabulary) -> Tokenizer:
+def build_tokenizer(models: Sequence[Any], vocabularies: Sequence[Vocabulary]) -> Tokenizer:
     """The tokenizer of a bundle.
 
     Args:
-        source: The model that divides source text, as a ``ModelProto``.
-        target: That of target text.
-        vocabulary: The pieces of both.
+        models: Those that divide source and target text, as ``ModelProto``.
+        vocabularies: The pieces of the source and of the target.
 
     Raises:
-        DataError: The vocabulary has no piece of a model.
+        DataError: A vocabulary has no piece of its model.
     """
-    of_source = Tokenizer(numbered_model(source, vocabulary, "source.spm"), SRC_TOKENIZER_NAME)
-    return Tokenizer(numbered_model(target, vocabulary, "target.spm"), TOKENIZER_NAME, of_source)
+    source, target = (
+        numbered_model(model, vocabulary, f"{side}.spm")
+        for model, vocabulary, side in zip(models, vocabularies, ("source", "target"), strict=True)
+    )
+    return Tokenizer(target, TOKENIZER_NAME, Tokenizer(source, SRC_TOKENIZER_NAME))
 
 
 def absent_pieces(model: Any, vocabulary: Vocabulary) -> list[str]:

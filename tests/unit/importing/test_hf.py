@@ -18,7 +18,7 @@ from support.models.packed import model_logits
 from transformers import MarianMTModel, MarianTokenizer
 
 from dstransformer.cli.program import run as dst
-from dstransformer.corpus import BOS_ID, EOS_ID
+from dstransformer.corpus import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, DstError
 from dstransformer.export.hf import export_hf
@@ -28,11 +28,11 @@ from dstransformer.model import Bundle, open_bundle
 MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data")) / "multi30k"
 
 
-def rows(bundle: Bundle, folder: Path) -> tuple[list[int], list[int]]:
-    """The ids of the bundle's pieces that the folder's vocabulary has, and their numbers there."""
-    numbers = json.loads((folder / "vocab.json").read_text())
-    pieces = bundle.tokenizer.pieces(range(bundle.tokenizer.vocab_size))
-    names = [piece.removeprefix("▁") if piece in bundle.tokenizer.symbols else piece for piece in pieces]
+def rows(tokenizer: Tokenizer, vocabulary: Path) -> tuple[list[int], list[int]]:
+    """The ids of the pieces that a vocabulary has, and their numbers there."""
+    numbers = json.loads(vocabulary.read_text())
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    names = [piece.removeprefix("▁") if piece in tokenizer.symbols else piece for piece in pieces]
     shared = [(number, numbers[name]) for number, name in enumerate(names) if name in numbers and number]
     ours, theirs = zip(*shared, strict=True)
     return list(ours), list(theirs)
@@ -51,7 +51,8 @@ def differences(bundle: Bundle, folder: Path, src: str, tgt: str) -> tuple[float
     source = torch.tensor([*bundle.tokenizer.src.encode([src])[0], EOS_ID])
     target = torch.tensor([BOS_ID, *bundle.tokenizer.encode([tgt])[0]])
     found = model_logits(bundle.build_model(), [(source, target)])
-    ours, others = rows(bundle, folder)
+    separate = (folder / "target_vocab.json").exists()
+    ours, others = rows(bundle.tokenizer, folder / ("target_vocab.json" if separate else "vocab.json"))
     assert len(ours) >= expected.shape[1] - 1
     of_logits = (found[:, ours] - expected[:, others]).abs().max().item()
     both = [one.log_softmax(dim=-1) for one in (found, expected)]
@@ -65,6 +66,8 @@ ARCHITECTURES: list[dict[str, Any]] = [
     {"activation_function": "gelu", "decoder_layers": 3},
     {"tie_word_embeddings": False},
     {"share_encoder_decoder_embeddings": False},
+    {"separate": True},
+    {"separate": True, "tie_word_embeddings": False, "decoder_layers": 1},
 ]
 
 
@@ -102,26 +105,36 @@ def corpus(side: str, lines: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_tokens_of_real_text_are_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_tokens_of_real_text_are_the_same(tmp_path: Path, *, separate: bool) -> None:
     texts = [[line for line in corpus(side, 10_100) if line.isprintable()][:10_000] for side in ("en", "de")]
-    folder = opus_folder(tmp_path / "opus", (texts[0], texts[1]), pieces=2_000)
+    folder = opus_folder(tmp_path / "opus", (texts[0], texts[1]), pieces=2_000, separate=separate)
     bundle = import_hf(folder, tmp_path / "bundle").bundle
     theirs = MarianTokenizer.from_pretrained(folder)
-    ours, others = rows(bundle, folder)
-    number = dict(zip(others, ours, strict=True))
     found = theirs(texts[0], text_target=texts[1])
-    for tokenizer, ids, lines in zip(
-        (bundle.tokenizer.src, bundle.tokenizer), (found["input_ids"], found["labels"]), texts, strict=True
+    target_vocabulary = "target_vocab.json" if separate else "vocab.json"
+    for tokenizer, vocabulary, ids, lines in zip(
+        (bundle.tokenizer.src, bundle.tokenizer),
+        ("vocab.json", target_vocabulary),
+        (found["input_ids"], found["labels"]),
+        texts,
+        strict=True,
     ):
+        number = dict(zip(*reversed(rows(tokenizer, folder / vocabulary)), strict=True))
         expected = [[number[one] for one in row] for row in ids]
         assert [[*row, EOS_ID] for row in tokenizer.encode(lines)] == expected
         assert tokenizer.decode(tokenizer.encode(lines[:100])) == lines[:100]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sentences", [100, pytest.param(1_000, marks=pytest.mark.extended)])
-def test_translations_are_those_of_generate(trained: Path, toy_corpus: Path, tmp_path: Path, sentences: int) -> None:
-    folder = as_marian(trained, tmp_path / "marian")
+@pytest.mark.parametrize(("sentences", "separate"), [
+    (100, False), (100, True), pytest.param(1_000, False, marks=pytest.mark.extended),
+    pytest.param(1_000, True, marks=pytest.mark.extended),
+])  # fmt: skip
+def test_translations_are_those_of_generate(
+    trained: Path, toy_corpus: Path, tmp_path: Path, sentences: int, *, separate: bool
+) -> None:
+    folder = as_marian(trained, tmp_path / "marian", separate=separate)
     texts = toy_sentences(toy_corpus, 600)
     texts += [f"{one} {other}" for one, other in pairwise(texts)]
     texts = texts[:sentences]
@@ -143,6 +156,11 @@ def test_translations_are_those_of_generate(trained: Path, toy_corpus: Path, tmp
 def damage(folder: Path, name: str, **changes: Any) -> None:
     content = json.loads((folder / name).read_text())
     (folder / name).write_text(json.dumps({**content, **changes}))
+
+
+def separate(folder: Path, target: str) -> None:
+    damage(folder, "tokenizer_config.json", separate_vocabs=True)
+    (folder / "target_vocab.json").write_text((folder / target).read_text())
 
 
 def remove(folder: Path, name: str) -> None:
@@ -168,7 +186,8 @@ def pickle(folder: Path) -> None:
 @pytest.mark.parametrize(("change", "message"), [
     (lambda folder: remove(folder, "vocab.json"), "has no vocab.json: it is not the folder of a MarianMTModel with"),
     (lambda folder: remove(folder, "source.spm"), "has no source.spm"),
-    (lambda folder: (folder / "target_vocab.json").write_text("{}"), "has a vocabulary for each side"),
+    (lambda folder: damage(folder, "tokenizer_config.json", separate_vocabs=True), "has no target_vocab.json"),
+    (lambda folder: separate(folder, "vocab.json"), "share_encoder_decoder_embeddings is True, but each side has"),
     (pickle, "weights in pytorch_model.bin, a pickle, which may execute anything when it is read"),
     (lambda folder: damage(folder, "config.json", model_type="mbart", architectures=["MBart"]), "is of 'MBart': only"),
     (lambda folder: damage(folder, "config.json", decoder_ffn_dim=64), "encoder_ffn_dim is 48 and decoder_ffn_dim 64"),
