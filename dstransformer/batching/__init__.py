@@ -2,12 +2,11 @@
 
 from dstransformer.batching.augment import Augmentation, describe_augmentation
 from dstransformer.batching.batch import PackedBatch, build_batch, pack, pack_pairs
+from dstransformer.batching.budget import Budget, build_budget, describe_stages
 from dstransformer.batching.loader import Position, Update, UpdateLoader
 from dstransformer.batching.mixture import Mixture, build_mixture, describe_mixture
 from dstransformer.batching.plan import (
-    Budget,
     EpochPlan,
-    build_budget,
     cut_update,
     deal,
     plan_batches,
@@ -51,6 +50,7 @@ __all__ = [
     "deal",
     "describe_augmentation",
     "describe_mixture",
+    "describe_stages",
     "is_windowed",
     "pack",
     "pack_pairs",

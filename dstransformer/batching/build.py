@@ -8,10 +8,10 @@ from dataclasses import astuple, replace
 import torch
 
 from dstransformer.batching.augment import Augmentation, TextPart
+from dstransformer.batching.budget import build_budget
 from dstransformer.batching.links import LinkReader
 from dstransformer.batching.loader import Position, Update, UpdateLoader
 from dstransformer.batching.mixture import build_mixture
-from dstransformer.batching.plan import build_budget
 from dstransformer.batching.subwords import BpeDropout, SubwordSampling, UnigramSampling
 from dstransformer.config import Config
 from dstransformer.corpus import Corpus

@@ -11,9 +11,10 @@ import numpy as np
 
 from dstransformer.batching.augment import Augmentation
 from dstransformer.batching.batch import PackedBatch, pack_pairs
+from dstransformer.batching.budget import Budget
 from dstransformer.batching.links import LinkReader
 from dstransformer.batching.mixture import Mixture
-from dstransformer.batching.plan import Budget, Indices, deal
+from dstransformer.batching.plan import Indices, deal
 from dstransformer.batching.subwords import Pairs, SubwordSampling
 from dstransformer.batching.windows import Window, build_planner
 from dstransformer.corpus import Split

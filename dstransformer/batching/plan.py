@@ -1,6 +1,6 @@
 """Which sentences are computed together: the plan of an epoch, and the batches for decoding.
 
-The plan is a pure function of lengths, seed, epoch and budgets. It does not depend on the number of processes, so the
+The plan is a pure function of lengths, seed, epoch and budget. It does not depend on the number of processes, so the
 same updates are computed on one GPU with eight accumulation steps, on eight GPUs, or on four with two.
 """
 
@@ -12,25 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dstransformer.config import BatchConfig
+from dstransformer.batching.budget import Budget
 from dstransformer.errors import DataError
 
 Lengths = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The maximum tokens of an update on each side (section 5.1), and the number of its micro-batches."""
-
-    src_tokens: int
-    tgt_tokens: int
-    micro_batches: int
-
-
-def build_budget(batch: BatchConfig) -> Budget:
-    """The limits of an update, from the configuration."""
-    return Budget(batch.src_tokens, batch.tgt_tokens, batch.micro_batch_count)
 
 
 @dataclass(frozen=True)
@@ -78,7 +64,8 @@ def plan_epoch(
             pairs than micro-batches.
     """
     check_lengths(src_lengths, tgt_lengths, budget)
-    return plan_updates(src_lengths, tgt_lengths, np.random.default_rng((seed, epoch)), budget, rows)
+    random = np.random.default_rng((seed, epoch))
+    return plan_updates(src_lengths, tgt_lengths, random, budget, (epoch, epoch + 1), rows)
 
 
 def plan_updates(
@@ -86,18 +73,20 @@ def plan_updates(
     tgt_lengths: Lengths,
     random: np.random.Generator,
     budget: Budget,
+    span: tuple[float, float],
     rows: npt.NDArray[np.int32] | None = None,
 ) -> EpochPlan:
     """Shuffle pairs and divide them into updates.
 
-    An update takes as many of the next pairs in random order as fit into both budgets. If the last update would be less
-    than half full, the last two share their pairs evenly, where both budgets allow it.
+    An update takes as many of the next pairs in random order as fit into both budgets of the stage in which it begins.
+    If the last update would be less than half full, the last two share their pairs evenly, where both budgets allow it.
 
     Args:
         src_lengths: Source tokens of every pair, end of sentence included, ``(pairs,)``. None exceeds the budget.
         tgt_lengths: Target tokens of every pair, end of sentence included, ``(pairs,)``.
         random: Draws the order.
         budget: Limits of an update.
+        span: Where in the training the pairs begin and end, in epochs.
         rows: The pairs to take; None for every pair once.
 
     Raises:
@@ -107,21 +96,27 @@ def plan_updates(
     order = random.permutation(rows)
     src_ends = _ends(src_lengths, order)
     tgt_ends = _ends(tgt_lengths, order)
+
+    def limits(first: int) -> Budget:
+        return budget.at(span[0] + (span[1] - span[0]) * first / len(order))
+
     bounds = [0]
     while (start := bounds[-1]) < len(order):
+        limit = limits(start)
         src_before = src_ends[start - 1] if start else 0
         tgt_before = tgt_ends[start - 1] if start else 0
         fits = min(
-            np.searchsorted(src_ends, src_before + budget.src_tokens, side="right"),
-            np.searchsorted(tgt_ends, tgt_before + budget.tgt_tokens, side="right"),
+            np.searchsorted(src_ends, src_before + limit.src_tokens, side="right"),
+            np.searchsorted(tgt_ends, tgt_before + limit.tgt_tokens, side="right"),
         )
         bounds.append(int(fits))
-    _share_remainder(bounds, src_ends, tgt_ends, budget)
+    _share_remainder(bounds, src_ends, tgt_ends, limits)
     smallest = int(np.diff(bounds).min())
     if smallest < budget.micro_batches:
+        raised = "the shares of batch.stages" if budget.stages else "batch.src_tokens and batch.tgt_tokens"
         raise DataError(
             f"an update holds {smallest} sentence pairs, too few for batch.micro_batches = {budget.micro_batches}: "
-            "raise batch.src_tokens and batch.tgt_tokens, or lower batch.micro_batches"
+            f"raise {raised}, or lower batch.micro_batches"
         )
     return EpochPlan(order, np.asarray(bounds, dtype=np.int64))
 
@@ -197,12 +192,16 @@ def check_lengths(src_lengths: Lengths, tgt_lengths: Lengths, budget: Budget, fi
     """
     if not len(src_lengths):
         raise DataError("the training split is empty: build the corpus again")
-    for side, lengths, tokens in (("src", src_lengths, budget.src_tokens), ("tgt", tgt_lengths, budget.tgt_tokens)):
+    least = budget.smallest
+    for side, lengths, tokens in (("src", src_lengths, least.src_tokens), ("tgt", tgt_lengths, least.tgt_tokens)):
         number = int(lengths.argmax())
         if lengths[number] > tokens:
+            limit, raised = f"batch.{side}_tokens = {getattr(budget, f'{side}_tokens')}", "it"
+            if least != budget:
+                limit, raised = f"{tokens} in a stage of batch.stages, {limit}", "its share"
             raise DataError(
                 f"training pair {first + number} has {lengths[number]} {side} tokens, more than an update may hold "
-                f"(batch.{side}_tokens = {tokens}): raise it, or build the corpus with a smaller --max-tokens"
+                f"({limit}): raise {raised}, or build the corpus with a smaller --max-tokens"
             )
 
 
@@ -210,7 +209,7 @@ def _ends(lengths: Lengths, order: npt.NDArray[np.int32]) -> Indices:
     return np.cumsum(lengths[order], dtype=np.int64)
 
 
-def _share_remainder(bounds: list[int], src_ends: Indices, tgt_ends: Indices, budget: Budget) -> None:
+def _share_remainder(bounds: list[int], src_ends: Indices, tgt_ends: Indices, limits: Callable[[int], Budget]) -> None:
     """Move the last bound to the middle of the last two updates if the last is less than half full."""
     if len(bounds) < 3:
         return
@@ -218,7 +217,8 @@ def _share_remainder(bounds: list[int], src_ends: Indices, tgt_ends: Indices, bu
 
     def fill(first: int, last: int) -> float:
         src, tgt = (int(ends[last - 1] - (ends[first - 1] if first else 0)) for ends in (src_ends, tgt_ends))
-        return max(src / budget.src_tokens, tgt / budget.tgt_tokens)
+        limit = limits(first)
+        return max(src / limit.src_tokens, tgt / limit.tgt_tokens)
 
     if fill(border, end) >= 0.5:
         return

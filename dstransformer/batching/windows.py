@@ -15,9 +15,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dstransformer.batching.budget import Budget
 from dstransformer.batching.mixture import Mixture
 from dstransformer.batching.plan import (
-    Budget,
     EpochPlan,
     Indices,
     Lengths,
@@ -227,7 +227,9 @@ class WindowPlanner:
         lengths = _read_lengths(self._split, firsts, ends)
         random = np.random.default_rng((self._seed, epoch, _STREAM, window + 1))
         sizes = ends - firsts
-        return Window(plan_updates(*lengths, random, self._budget), *lengths, firsts, np.cumsum(sizes) - sizes)
+        passed = [self._count_pairs(shuffled[:block]) / self._count_pairs(blocks) for block in (first, end)]
+        plan = plan_updates(*lengths, random, self._budget, (epoch + passed[0], epoch + passed[1]))
+        return Window(plan, *lengths, firsts, np.cumsum(sizes) - sizes)
 
     def _count_windows(self, blocks: npt.NDArray[np.int32]) -> int:
         return min(len(blocks), -(-self._count_pairs(blocks) // self._window_pairs))
@@ -253,7 +255,8 @@ def check_split(split: Split, budget: Budget) -> None:
         DataError: A pair exceeds the budget; the message has its number.
     """
     info = split.info
-    if info.src_lengths.max < budget.src_tokens and info.tgt_lengths.max < budget.tgt_tokens:
+    least = budget.smallest
+    if info.src_lengths.max < least.src_tokens and info.tgt_lengths.max < least.tgt_tokens:
         return
     for first, lengths in _iter_lengths(split):
         check_lengths(*lengths, budget, first)

@@ -146,6 +146,7 @@ def _describe_batch(found: FoundBatch) -> str:
 
 
 def _describe_dry_run(planned: DryRun, device: str | None) -> str:
+    from dstransformer.batching import describe_stages
     from dstransformer.config import dump_config
 
     setup, figures = planned.setup, planned.estimate
@@ -162,6 +163,8 @@ def _describe_dry_run(planned: DryRun, device: str | None) -> str:
         f"parameters         {figures.parameters:>14,}",
         f"FLOPs per update   {figures.flops_per_update:>14.3e}   total {figures.flops:.3e}",
     ]
+    if stages := describe_stages(setup.config.batch.stages, figures.stage_updates):
+        lines.append(f"an update may hold {stages}")
     if setup.precision_from is not None:
         lines.append(f"precision          {setup.precision:>14}   {setup.precision_from}")
     if setup.micro_batches_from is not None:

@@ -26,6 +26,7 @@ from dstransformer.config.loading import (
 from dstransformer.config.schema import (
     Activation,
     BatchConfig,
+    BatchStage,
     CaseChange,
     CheckpointConfig,
     Config,
@@ -48,6 +49,7 @@ __all__ = [
     "AUTO_PRECISION",
     "Activation",
     "BatchConfig",
+    "BatchStage",
     "CaseChange",
     "CheckpointConfig",
     "Config",

@@ -16,6 +16,8 @@ NonNegative = Annotated[int, Field(ge=0, le=MAX_INT64)]
 #: A width of the model. With larger ones a matrix would exceed any machine's memory and overflow PyTorch's sizes.
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+#: A probability or a share that is not zero.
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Section(BaseModel):
@@ -126,12 +128,30 @@ def _check_micro_batches(value: object) -> int | Literal["auto"]:
     raise ValueError("write an integer, 1 or more, or auto")
 
 
+class BatchStage(Section):
+    """A part of the training in which updates are smaller.
+
+    Attributes:
+        epochs: How long it lasts, in epochs.
+        share: The share of ``src_tokens`` and ``tgt_tokens`` that an update may hold.
+    """
+
+    epochs: Annotated[float, Field(gt=0, le=1_000_000)]
+    share: Share
+
+
 class BatchConfig(Section):
     """The size of an update (section 5.1) and the number of micro-batches it is split into."""
 
     src_tokens: Count
     tgt_tokens: Count
+    stages: list[BatchStage]
     micro_batches: Annotated[int | Literal["auto"], PlainValidator(_check_micro_batches)]
+
+    @property
+    def smallest_share(self) -> float:
+        """The smallest share of the tokens that an update may hold in any stage."""
+        return min((stage.share for stage in self.stages), default=1.0)
 
     @property
     def micro_batch_count(self) -> int:
@@ -159,10 +179,6 @@ class MixtureStage(Section):
         if (self.weights is None) == (self.temperature is None):
             raise ValueError("a stage has either weights or a temperature: give one of them")
         return self
-
-
-#: A probability or a share that is not zero.
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class CaseChange(Section):

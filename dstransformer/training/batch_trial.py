@@ -59,7 +59,7 @@ class Sizes:
         src_share: Source tokens per token of that.
         tgt_share: Target tokens per token of that; one of the two is 1.
         longest: Tokens of the longest source and target sentence, with their ends.
-        smallest: The size at which an update has room for them.
+        smallest: The size at which an update has room for them, in every stage of ``batch.stages``.
         largest: The size at which an update holds the training split.
     """
 
@@ -77,7 +77,8 @@ class Sizes:
         shares = batch.src_tokens / larger, batch.tgt_tokens / larger
         longest = train.src_lengths.max + 1, train.tgt_lengths.max + 1
         whole = (train.src_tokens + train.pairs, train.tgt_tokens + train.pairs)
-        smallest = max(-(-tokens // share) for tokens, share in zip(longest, shares, strict=True))
+        least = batch.smallest_share
+        smallest = max(-(-tokens // (share * least)) for tokens, share in zip(longest, shares, strict=True))
         every = max(-(-tokens // (share * setup.world_size)) for tokens, share in zip(whole, shares, strict=True))
         return cls(*shares, longest, int(smallest), int(max(smallest, every)))
 

@@ -94,7 +94,7 @@ def dry_run(request: TrainRequest, device: str | None = None) -> DryRun:
     check_memory(setup, 1, machine_memory(), weights=False)
     find_resume_checkpoint(request, setup)
     estimated = estimate(setup)
-    warnings = plan_warnings(setup.config, estimated.updates_per_epoch)
+    warnings = plan_warnings(setup.config, estimated.updates_per_epoch, estimated.stage_updates)
     warnings += filter(None, [single_process_warning(os.environ), emulated])
     time = None if device is None else _update_time(setup, estimated, SHEETS[device])
     return DryRun(setup, estimated, usable / GIB if usable else None, time, warnings)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
-from dstransformer.batching import Mixture, build_budget, build_planner, describe_augmentation
+from dstransformer.batching import Budget, Mixture, Planner, build_budget, build_planner, describe_augmentation
 from dstransformer.config import (
+    BatchStage,
     Config,
+    TrainingConfig,
     accumulation_steps,
     load_config,
     offloads_optimizer,
@@ -37,12 +41,14 @@ MIN_UPDATES_PER_EPOCH = 10
 class Estimate:
     """The plan of an epoch, the memory of the model states by ZeRO stage, and the peak memory of an update.
 
-    Of an epoch that is planned in windows, the first window stands for all.
+    Of an epoch that is planned in windows, the first window stands for all. Figures of an epoch and of an update are
+    those after ``batch.stages``, of updates of full size.
 
     Attributes:
         pairs: Sentence pairs of the first epoch.
         windows: Windows of the first epoch.
         updates_per_epoch: Updates of the first epoch; other epochs differ by a few.
+        stage_updates: About how many updates each stage of ``batch.stages`` has.
         epochs: Number of epochs in ``training.max_updates``.
         src_tokens_per_update: Mean source tokens per update of the first epoch, as they are stored. BPE dropout
             and augmentation increase them, and with them the operations below.
@@ -62,6 +68,7 @@ class Estimate:
     pairs: int
     windows: int
     updates_per_epoch: int
+    stage_updates: Sequence[int]
     epochs: float
     src_tokens_per_update: float
     tgt_tokens_per_update: float
@@ -76,8 +83,11 @@ class Estimate:
 
 def estimate(setup: Setup) -> Estimate:
     """Plan the first window and compute the estimates."""
-    config, split, training = setup.config, setup.corpus.split("train"), setup.config.training
-    planner = build_planner(split, build_budget(config.batch), training.seed, setup.mixture, training.window_pairs)
+    config, training = setup.config, setup.config.training
+    budget, stages = build_budget(config.batch), config.batch.stages
+    if stages:  # their updates may have fewer pairs than micro-batches
+        _build_planner(setup, budget).plan(0, 0)
+    planner = _build_planner(setup, replace(budget, stages=()))
     window, pairs = planner.plan(0, 0), planner.pairs(0)
     order = window.plan.order
     updates = round(window.updates * pairs / len(order))
@@ -85,18 +95,21 @@ def estimate(setup: Setup) -> Estimate:
     sums = LengthSums.of(window.src_lengths[order], window.tgt_lengths[order])
     flops = config.loss.passes * training_flops(config.model, rows, sums) / window.updates
     peak = setup_peak_bytes(setup, config.batch.micro_batch_count)
+    in_stages = count_stage_updates(stages, updates, setup.mixture)
+    full = count_full_updates(training.max_updates, stages, in_stages)
     return Estimate(
         pairs=pairs,
         windows=planner.windows(0),
         updates_per_epoch=updates,
-        epochs=count_epochs(training.max_updates, updates, setup.mixture),
+        stage_updates=[round(count) for count in in_stages],
+        epochs=count_epochs(full, updates, setup.mixture),
         src_tokens_per_update=sums.src_tokens / window.updates,
         tgt_tokens_per_update=sums.tgt_tokens / window.updates,
         pairs_per_update=len(order) / window.updates,
         accumulation_steps=accumulation_steps(config.batch.micro_batch_count, setup.world_size),
         parameters=parameters,
         flops_per_update=flops,
-        flops=flops * training.max_updates,
+        flops=flops * full,
         model_state_gib={
             f"zero{stage}": bytes_per_parameter(stage, setup.world_size, averaged=config.optimizer.ema_decay > 0)
             * parameters
@@ -105,6 +118,11 @@ def estimate(setup: Setup) -> Estimate:
         },
         peak_memory_gib=None if peak is None else peak / GIB,
     )
+
+
+def _build_planner(setup: Setup, budget: Budget) -> Planner:
+    training, split = setup.config.training, setup.corpus.split("train")
+    return build_planner(split, budget, training.seed, setup.mixture, training.window_pairs)
 
 
 def _count_parameters(setup: Setup) -> tuple[int, int]:
@@ -127,17 +145,23 @@ def tokens_peak_bytes(setup: Setup, src_tokens: int, tgt_tokens: int) -> int | N
     return peak_memory_bytes(config, setup.ds_config, setup.world_size, *_count_parameters(setup))
 
 
-def approximate_epochs(setup: Setup) -> float:
-    """Estimate the epochs of a run from the manifest, without planning: a few percent too many."""
+def approximate_plan(setup: Setup) -> tuple[float, list[float]]:
+    """Estimate from the manifest, without planning.
+
+    Returns:
+        The epochs of a run, a few percent too many, and the updates of each stage of ``batch.stages``.
+    """
     batch, train, mixture = setup.config.batch, setup.corpus.manifest.splits["train"], setup.mixture
     share = 1.0 if mixture is None else mixture.pairs()[0] / train.pairs
     src, tgt = train.src_tokens + train.pairs, train.tgt_tokens + train.pairs  # with end-of-sentence tokens
-    updates = max(share * src / batch.src_tokens, share * tgt / batch.tgt_tokens, 1.0)
-    return count_epochs(setup.config.training.max_updates, updates, mixture)
+    first = max(share * src / batch.src_tokens, share * tgt / batch.tgt_tokens, 1.0)
+    in_stages = count_stage_updates(batch.stages, first, mixture)
+    full = count_full_updates(setup.config.training.max_updates, batch.stages, in_stages)
+    return count_epochs(full, first, mixture), in_stages
 
 
 def count_epochs(updates: float, first: float, mixture: Mixture | None) -> float:
-    """Estimate how many epochs some updates are.
+    """Estimate how many epochs some updates of full size are.
 
     Args:
         updates: Number of updates.
@@ -148,17 +172,59 @@ def count_epochs(updates: float, first: float, mixture: Mixture | None) -> float
         return updates / first
     pairs = mixture.pairs()
     for stage, start in reversed(list(enumerate(mixture.starts))):
-        before = sum(
-            (end - begin) * first * held / pairs[0]
-            for begin, end, held in zip(mixture.starts[:stage], mixture.starts[1 : stage + 1], pairs, strict=False)
-        )
+        before = _count_updates(start, first, mixture)
         if updates >= before:
             return start + (updates - before) / (first * pairs[stage] / pairs[0])
     return 0.0
 
 
-def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
-    """Warnings about settings that are probably mistakes, each with advice."""
+def _count_updates(epochs: float, first: float, mixture: Mixture | None) -> float:
+    """The inverse of :func:`count_epochs`."""
+    if mixture is None:
+        return epochs * first
+    pairs = mixture.pairs()
+    return sum(
+        max(0.0, min(end, epochs) - begin) * first * held / pairs[0]
+        for (begin, end), held in zip(pairwise([*mixture.starts, math.inf]), pairs, strict=True)
+    )
+
+
+def count_stage_updates(stages: Sequence[BatchStage], first: float, mixture: Mixture | None) -> list[float]:
+    """Estimate how many updates each stage of ``batch.stages`` has.
+
+    Args:
+        stages: The stages.
+        first: Updates of full size in the first epoch.
+        mixture: The mixture; None if all epochs hold the same pairs.
+    """
+    ends = accumulate((stage.epochs for stage in stages), initial=0.0)
+    full = [_count_updates(end, first, mixture) for end in ends]
+    return [(end - begin) / stage.share for stage, (begin, end) in zip(stages, pairwise(full), strict=True)]
+
+
+def count_full_updates(updates: float, stages: Sequence[BatchStage], in_stages: Sequence[float]) -> float:
+    """How many updates of full size hold as many tokens as the first updates of a run.
+
+    Args:
+        updates: Number of updates.
+        stages: ``batch.stages``.
+        in_stages: The updates of each stage.
+    """
+    full = 0.0
+    for stage, count in zip(stages, in_stages, strict=True):
+        full += min(updates, count) * stage.share
+        updates -= min(updates, count)
+    return full + updates
+
+
+def plan_warnings(config: Config, updates_per_epoch: float, in_stages: Sequence[float] = ()) -> list[str]:
+    """Warnings about settings that are probably mistakes, each with advice.
+
+    Args:
+        config: The experiment.
+        updates_per_epoch: Updates of full size in an epoch.
+        in_stages: The updates of each stage of ``batch.stages``.
+    """
     updates, warmup = config.training.max_updates, config.schedule.warmup_steps
     epochs = updates / updates_per_epoch
     warnings = []
@@ -172,6 +238,11 @@ def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
             f"an epoch has only {updates_per_epoch:,.0f} updates: for a corpus of this size lower batch.src_tokens = "
             f"{config.batch.src_tokens} and batch.tgt_tokens = {config.batch.tgt_tokens}"
         )
+    if updates < sum(in_stages):
+        warnings.append(
+            f"training.max_updates = {updates:,} ends before batch.stages, which take about {sum(in_stages):,.0f} "
+            "updates: no update has its full size; shorten the stages"
+        )
     if updates < warmup:
         warnings.append(
             f"training.max_updates = {updates} ends before the warm-up (schedule.warmup_steps = {warmup}): the "
@@ -183,17 +254,7 @@ def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
             f"(schedule.warmup_steps = {warmup}), so the final bundle will be the best on validation instead of "
             "their average: lower schedule.warmup_steps, checkpoint.average_last or checkpoint.every_updates"
         )
-    for name in ("bpe_dropout", "unigram_alpha"):
-        if value := getattr(config.training, name):
-            warnings.append(
-                f"training.{name} = {value} makes sentences longer than they are stored: updates hold more tokens than "
-                "planned, and take more operations and memory"
-            )
-    if config.training.augment:
-        warnings.append(
-            f"training.augment ({describe_augmentation(config.training.augment)}) makes sentences longer than they are "
-            "stored, capitals and noise above all: updates hold more tokens than planned"
-        )
+    warnings += _length_warnings(config.training)
     if config.optimizer.ema_decay and config.checkpoint.final == "average" and config.checkpoint.average_last > 1:
         warnings.append(
             f"the final bundle averages {config.checkpoint.average_last} checkpoints that are moving averages already "
@@ -207,6 +268,21 @@ def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
             "remove it, or set model.positions=learned"
         )
     return warnings
+
+
+def _length_warnings(training: TrainingConfig) -> Iterator[str]:
+    """Warnings about what makes sentences longer than planned."""
+    for name in ("bpe_dropout", "unigram_alpha"):
+        if value := getattr(training, name):
+            yield (
+                f"training.{name} = {value} makes sentences longer than they are stored: updates hold more tokens than "
+                "planned, and take more operations and memory"
+            )
+    if training.augment:
+        yield (
+            f"training.augment ({describe_augmentation(training.augment)}) makes sentences longer than they are "
+            "stored, capitals and noise above all: updates hold more tokens than planned"
+        )
 
 
 def _first_averaged(config: Config) -> int:

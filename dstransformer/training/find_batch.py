@@ -265,7 +265,7 @@ def _describe(setup: Setup, trial: _Trial) -> FoundBatch:
     src_tokens, tgt_tokens = (tokens * setup.world_size for tokens in sizes.tokens(size))
     found = batch.model_copy(update={"src_tokens": src_tokens, "tgt_tokens": tgt_tokens})
     config = setup.config.model_copy(update={"batch": found})
-    updates = estimate(replace(setup, config=config)).updates_per_epoch
+    estimated = estimate(replace(setup, config=config))
     times = max(-(-batch.src_tokens // src_tokens), -(-batch.tgt_tokens // tgt_tokens))
     return FoundBatch(
         src_tokens=src_tokens,
@@ -276,7 +276,7 @@ def _describe(setup: Setup, trial: _Trial) -> FoundBatch:
         peak_gib=peak / GIB,
         usable_gib=trial.usable / GIB,
         holds_all=size == sizes.largest,
-        warnings=plan_warnings(config, updates),
+        warnings=plan_warnings(config, estimated.updates_per_epoch, estimated.stage_updates),
     )
 
 

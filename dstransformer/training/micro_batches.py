@@ -105,12 +105,13 @@ def fewest_micro_batches(peak: Callable[[int], int], usable: int, world_size: in
 def max_micro_batches(setup: Setup) -> int:
     """The largest multiple of the number of processes at which a micro-batch holds the longest sentence pair.
 
-    With more, memory would not shrink, and a full update could have fewer pairs than micro-batches. It is at least the
-    number of processes.
+    With more, memory would not shrink, and a full update could have fewer pairs than micro-batches. With
+    ``batch.stages``, the smallest updates count. It is at least the number of processes.
     """
     batch, train = setup.config.batch, setup.corpus.manifest.splits["train"]
     longest = ((batch.src_tokens, train.src_lengths.max), (batch.tgt_tokens, train.tgt_lengths.max))
-    most = min(tokens // (length + 1) for tokens, length in longest)  # with the end of the sentence
+    least = batch.smallest_share
+    most = min(int(least * tokens) // (length + 1) for tokens, length in longest)  # with the end of the sentence
     return max(1, most // setup.world_size) * setup.world_size
 
 

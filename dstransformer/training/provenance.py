@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from dstransformer import __version__
-from dstransformer.batching import describe_augmentation, describe_mixture, is_windowed
+from dstransformer.batching import describe_augmentation, describe_mixture, describe_stages, is_windowed
 from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import gpu_kernels_name, kernels_fingerprint, processor_name
 from dstransformer.tracking import RunStart, resolve_tracking_uri
-from dstransformer.training.estimate import approximate_epochs
+from dstransformer.training.estimate import approximate_plan
 from dstransformer.training.setup import Setup, TrainRequest
 
 #: The libraries whose versions can change a result.
@@ -106,7 +106,7 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     info, train = corpus.manifest, corpus.manifest.splits["train"]
     parameters = parameter_count(config.model, corpus.tokenizer.vocab_size, corpus.tokenizer.src.vocab_size)
     updates = config.training.max_updates
-    epochs = approximate_epochs(setup)
+    epochs, in_stages = approximate_plan(setup)
     machines = ", ".join(f"{name} {value}" for name, value in hardware.items())
     yield f"run       {run.absolute().name} in {run.absolute()}"
     yield (f"corpus    {corpus.path}: {info.languages}, {train.pairs:,} pairs, vocabulary {info.vocabulary}")
@@ -122,6 +122,8 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     yield f"hardware  {setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}: {machines}"
     if setup.micro_batches_from is not None:
         yield f"batches   {config.batch.micro_batches} micro-batches an update, {setup.micro_batches_from}"
+    if stages := describe_stages(config.batch.stages, in_stages):
+        yield f"stages    {stages}"
     window = config.training.window_pairs
     windows = f", in windows of about {window:,} pairs" if is_windowed(train.pairs, window) else ""
     yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs{windows}"

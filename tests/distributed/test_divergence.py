@@ -84,8 +84,7 @@ def test_training_goes_back_and_on_with_the_data_after(runs: Path, layout: str) 
 
 @pytest.mark.slow
 def test_the_sentences_of_bad_updates_are_the_plans(runs: Path, toy_corpus: Path) -> None:
-    from dstransformer.batching import plan_epoch, training_lengths
-    from dstransformer.batching.plan import build_budget
+    from dstransformer.batching import build_budget, plan_epoch, training_lengths
     from dstransformer.corpus import Corpus
 
     run = runs / LAYOUTS[0]

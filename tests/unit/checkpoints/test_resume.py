@@ -55,6 +55,7 @@ def test_the_advice_to_set_a_value_back_can_be_pasted() -> None:
     values = [
         "training.mixture=[{epochs: 3, weights: {a: 1}}, {temperature: 5}]",
         "training.augment=[{modifier: typos, probability: 0.1, rate: 0.05}]",
+        "batch.stages=[{epochs: 0.5, share: 0.25}]",
         "training.bpe_dropout=0.1",
         "training.int8_weights=true",
     ]

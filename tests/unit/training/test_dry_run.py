@@ -148,6 +148,20 @@ def test_a_dry_run_resolves_auto_precision_for_the_named_gpu_and_warns_of_emulat
     assert "precision                    bf16   which" in printed("--ds", "zero1", "auto_precision", "--device", "h100")
 
 
+def test_the_stages_of_the_batch_size_are_shown_and_a_resumed_run_keeps_them(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "toy", "--corpus", str(run.parent / "corpus"), "--run", str(run), "--dry-run", "--set", *TINY]
+    staged = "batch.stages=[{epochs: 1, share: 0.5}]"
+    assert main([*command, staged]) == 2
+    assert "set 'batch.stages=[]' to resume" in capsys.readouterr().err
+    command[5] = str(run.parent / "new")
+    assert main([*command, staged, "batch.src_tokens=80"]) == 0
+    printed = capsys.readouterr().out
+    assert "an update may hold 50% of the tokens for 1 epoch (about 4 updates), then all" in printed
+    assert "updates per epoch               2   total epochs" in printed
+
+
 def test_another_number_of_micro_batches_is_refused(run: Path) -> None:
     with pytest.raises(UserError, match=r"set batch\.micro_batches=4 to resume"):
         plan(run, "batch.micro_batches=2")

@@ -4,16 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.batching import PLAN_BYTES, Mixture, training_lengths
-from dstransformer.config import compose, load_config
+from dstransformer.batching import PLAN_BYTES, Mixture, build_budget, plan_epoch, training_lengths
+from dstransformer.config import BatchStage, compose, load_config
 from dstransformer.corpus import Corpus
-from dstransformer.errors import ConfigError
+from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import LengthSums, parameter_count, training_flops
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.training.estimate import (
-    approximate_epochs,
+    approximate_plan,
     bytes_per_parameter,
     count_epochs,
+    count_full_updates,
+    count_stage_updates,
     estimate,
     plan_warnings,
 )
@@ -51,13 +53,55 @@ def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     assert figures.flops_per_update * figures.updates_per_epoch == pytest.approx(epoch)
     assert figures.flops == pytest.approx(100 * figures.flops_per_update)
     setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
-    assert approximate_epochs(setup) == pytest.approx(figures.epochs, rel=0.1)
+    epochs, in_stages = approximate_plan(setup)
+    assert epochs == pytest.approx(figures.epochs, rel=0.1)
+    assert figures.stage_updates == in_stages == []
 
 
 def test_epochs_of_a_mixture_have_the_updates_of_their_stage() -> None:
     mixture = Mixture((100, 50), (0, 2), ((1.0, 0.0), (1.0, 4.0)))  # 100 pairs an epoch, from the third on 300
     assert count_epochs(30, 10, None) == 3
     assert [count_epochs(updates, 10, mixture) for updates in (5, 20, 35, 50, 80)] == [0.5, 2, 2.5, 3, 4]
+
+
+def test_stages_of_smaller_updates_have_more_of_them() -> None:
+    mixture = Mixture((100, 50), (0, 2), ((1.0, 0.0), (1.0, 4.0)))  # 100 pairs an epoch, from the third on 300
+    stages = [BatchStage(epochs=0.5, share=0.25), BatchStage(epochs=2.5, share=0.5)]
+    assert count_stage_updates(stages, 10, None) == [20, 50]
+    assert count_stage_updates(stages, 10, mixture) == [20, 2 * (15 + 30)]
+    counts = (0, 10, 20, 40, 70, 100)
+    assert [count_full_updates(count, stages, [20, 50]) for count in counts] == [0, 2.5, 5, 15, 30, 60]
+
+
+def test_the_estimate_follows_the_stages(toy_corpus: Path) -> None:
+    corpus = Corpus.open(toy_corpus)
+    large = ["batch.src_tokens=1500", "batch.tgt_tokens=1500", "training.max_updates=60"]
+    config = load_config("toy", [*large, "batch.stages=[{epochs: 0.6, share: 0.25}, {epochs: 0.8, share: 0.5}]"])
+    plain = load_config("toy", large)
+    whole, staged = (estimate(Setup(one, compose(one, 2), corpus, Path("run"), 2)) for one in (plain, config))
+    assert staged.updates_per_epoch == whole.updates_per_epoch
+    assert staged.flops_per_update == whole.flops_per_update
+    lengths, starts = training_lengths(corpus.split("train")), []
+    for epoch in range(4):
+        plan = plan_epoch(*lengths, config.training.seed, epoch, build_budget(config.batch))
+        starts += (epoch + plan.bounds[:-1] / len(plan.order)).tolist()
+    counts = [sum(begin <= start < end for start in starts) for begin, end in ((0, 0.6), (0.6, 1.4))]
+    assert staged.stage_updates == pytest.approx(counts, rel=0.1)
+    assert staged.epochs == pytest.approx(starts[60], rel=0.1)
+    assert staged.flops / whole.flops == pytest.approx(staged.epochs / whole.epochs)
+    approximated = approximate_plan(Setup(config, compose(config, 2), corpus, Path("run"), 2))
+    assert approximated[0] == pytest.approx(staged.epochs, rel=0.15)
+    assert approximated[1] == pytest.approx(staged.stage_updates, rel=0.15)
+    (warning,) = [one for one in plan_warnings(config, 10, [40, 21]) if "stages" in one]
+    assert "training.max_updates = 60 ends before batch.stages, which take about 61 updates" in warning
+    assert not [one for one in plan_warnings(config, 10, [40, 20]) if "stages" in one]
+
+
+def test_updates_of_a_stage_that_are_too_small_are_found_before_training(toy_corpus: Path) -> None:
+    corpus = Corpus.open(toy_corpus)
+    config = load_config("toy", [*BUDGET, "batch.micro_batches=8", "batch.stages=[{epochs: 1, share: 0.15}]"])
+    with pytest.raises(DataError, match=r"too few for batch\.micro_batches = 8: raise the shares of batch\.stages"):
+        estimate(Setup(config, compose(config, 2), corpus, Path("run"), 2))
 
 
 def test_the_first_window_stands_for_all(toy_corpus: Path) -> None:

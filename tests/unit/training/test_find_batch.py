@@ -13,10 +13,13 @@ import pytest
 import torch
 
 from dstransformer.cli import main
+from dstransformer.config import compose, load_config
+from dstransformer.corpus import Corpus
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.errors import ConfigError, DstError
 from dstransformer.training import available_memory, find_batch
 from dstransformer.training.batch_trial import CLOSE, Sizes, grow, worst_update
+from dstransformer.training.setup import Setup
 
 SIZES = Sizes(1.0, 0.5, longest=(40, 20), smallest=40, largest=1_000_000)
 
@@ -51,6 +54,15 @@ def test_no_size_is_beyond_the_training_split() -> None:
     assert measured(lambda _: 1.0, 700_000, replace(SIZES, largest=300)) == [40, 80, 160, 300]
     assert measured(lambda _: 1.0, 700_000, replace(SIZES, largest=165)) == [40, 80, 160, 165]
     assert measured(lambda _: 1e6, 700_000) == [40]
+
+
+def test_every_stage_has_room_for_the_longest_sentence(toy_corpus: Path) -> None:
+    corpus = Corpus.open(toy_corpus, verify=False)
+    configs = [load_config("toy", changes) for changes in ([], ["batch.stages=[{epochs: 1, share: 0.25}]"])]
+    plain, staged = (Sizes.of(Setup(config, compose(config, 2), corpus, Path("run"), 2)) for config in configs)
+    assert plain.smallest == max(plain.longest)
+    assert staged.smallest == 4 * plain.smallest
+    assert staged.largest == plain.largest
 
 
 def test_the_worst_update_has_full_sides_and_the_longest_sentences() -> None:

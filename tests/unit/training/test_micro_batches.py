@@ -76,6 +76,9 @@ def test_no_more_than_hold_the_longest_sentence(toy_corpus: Path) -> None:
     longest = max(train.src_lengths.max, train.tgt_lengths.max) + 1
     most = max_micro_batches(setup)
     assert 25_000 // (most + 1) < longest <= 25_000 // most
+    staged = build_setup(toy_corpus, 1, "batch.stages=[{epochs: 1, share: 0.5}, {epochs: 1, share: 0.2}]")
+    assert max_micro_batches(staged) == 5_000 // longest, "the smallest updates count"
+    assert setup_peak_bytes(staged, 2) == setup_peak_bytes(setup, 2), "the largest count"
     assert max_micro_batches(replace(setup, world_size=7)) % 7 == 0
     assert max_micro_batches(replace(setup, world_size=100_000)) == 100_000
     with pytest.raises(ConfigError, match=rf"no number fits the GPUs. With {most}, .* 0\.1 GiB are usable: choose a h"):
