@@ -140,7 +140,8 @@ class Exchange:
     def __init__(self, matrices: Sequence[Matrix], places: Mapping[str, Place], world: World) -> None:
         self._matrices, self._world = matrices, world
         own = list(_iter_pieces(matrices, places))
-        by_rank: list[list[Piece]] = world.gather([piece for piece, _ in own])
+        pieces = [piece for piece, _ in own]
+        by_rank: list[list[Piece]] = [pieces] if world.world_size == 1 else world.gather(pieces)
         costs = {piece.matrix: matrices[piece.matrix].cost for piece in chain(*by_rank)}
         owners = deal_matrices(costs, world.world_size)
         own.sort(key=lambda entry: owners[entry[0].matrix])
@@ -168,14 +169,17 @@ class Exchange:
                 yield compute(part.view(matrix.rows, matrix.columns)).reshape(-1)
             return
         sizes = [_size(pieces) for pieces in self._given]
-        flat = torch.cat([torch.empty(0, device=self._world.device), *parts])
+        none = torch.empty(0, device=self._world.device)
+        flat = torch.cat([none, *parts])
         if self._is_replicated:  # without ZeRO
             taken, arrived = self._taken[self._world.rank], torch.split(flat, sizes)[self._world.rank]
         else:
             taken = list(chain(*self._taken))
             arrived = self._world.exchange(flat, sizes, [_size(pieces) for pieces in self._taken])
         results = self._compute(compute, taken, arrived)
-        returned = torch.cat([flat[:0], *(_cut(results[piece.matrix], piece) for piece in chain(*self._taken))])
+        del flat, arrived  # memory is scarce while all gradients are there
+        returned = torch.cat([none, *(_cut(results[piece.matrix], piece) for piece in chain(*self._taken))])
+        del results
         back = self._world.exchange(returned, [_size(pieces) for pieces in self._taken], sizes)
         yield from torch.split(back, [piece.elements for piece in self._own])
 
@@ -189,7 +193,7 @@ class Exchange:
             if piece.matrix not in whole:
                 whole[piece.matrix] = elements.new_empty(matrix.rows, matrix.columns)
             _cut(whole[piece.matrix], piece).copy_(part)
-        return {number: compute(matrix).contiguous() for number, matrix in whole.items()}
+        return {number: compute(whole.pop(number)).contiguous() for number in list(whole)}
 
 
 def _iter_pieces(matrices: Sequence[Matrix], places: Mapping[str, Place]) -> Iterator[tuple[Piece, Part]]:
