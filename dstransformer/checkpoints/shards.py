@@ -21,10 +21,12 @@ from dstransformer.errors import DataError, shown
 from dstransformer.io.files import file_sha256, sync
 from dstransformer.model import save_weights
 
-#: The kinds of tensors that every parameter has: the weight and Adam's two moments. ``EMA`` exists only
-#: with ``optimizer.ema_decay``.
-WEIGHT, FIRST_MOMENT, SECOND_MOMENT, EMA = "weight", "exp_avg", "exp_avg_sq", "ema"
-KINDS = (WEIGHT, FIRST_MOMENT, SECOND_MOMENT)
+#: The kinds of tensors: the weight; Adam's two moments, or Muon's momentum; the moving average, which exists only with
+#: ``optimizer.ema_decay``.
+WEIGHT, FIRST_MOMENT, SECOND_MOMENT, MOMENTUM, EMA = "weight", "exp_avg", "exp_avg_sq", "momentum", "ema"
+
+#: What the optimizers keep of a parameter beside the weight.
+ADAM_MOMENTS, MUON_MOMENTS = (FIRST_MOMENT, SECOND_MOMENT), (MOMENTUM,)
 
 
 class Shard(NamedTuple):
@@ -104,18 +106,18 @@ class ShardReader:
     ) -> None:
         self._open.close()
 
-    def check(self, sizes: Mapping[str, int], kinds: Iterable[str]) -> None:
+    def check(self, sizes: Mapping[str, int], kinds: Mapping[str, Iterable[str]]) -> None:
         """Check that the files hold every element of these parameters once, and no other parameter.
 
         Args:
             sizes: Number of elements by parameter.
-            kinds: The kinds that every parameter must have.
+            kinds: The kinds that it must have by parameter.
 
         Raises:
             DataError: Elements are missing or repeated, or the model lacks a parameter.
         """
-        for kind in kinds:
-            for name, size in sizes.items():
+        for name, size in sizes.items():
+            for kind in kinds[name]:
                 end = 0
                 for start, shard in self._ranges.get((kind, name), []):
                     if start < end:

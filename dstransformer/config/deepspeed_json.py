@@ -51,8 +51,8 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
 
     Raises:
         ConfigError: A fragment is unknown; two fragments state the same key; a fragment states a derived key or
-            ``"auto"``; the ZeRO stage, offloading or precision is invalid, missing or stated twice; or the world size
-            does not divide ``batch.micro_batches``.
+            ``"auto"``; the ZeRO stage, offloading or precision is invalid, missing or stated twice; the state of
+            Muon is to be offloaded; or the world size does not divide ``batch.micro_batches``.
     """
     merged: dict[str, Any] = {}
     stated_by: dict[tuple[str, ...], str] = {}
@@ -64,6 +64,11 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
         for path, value in iter_values(fragment):
             _add_value(merged, stated_by, path, value, origin)
     _check_merged(merged, config.deepspeed)
+    if config.optimizer.name == "muon" and offloads_optimizer(merged):
+        raise ConfigError(
+            f"optimizer.name = muon, but the DeepSpeed fragments [{', '.join(config.deepspeed)}] offload the optimizer "
+            "state, which only Adam can update in CPU memory: leave out offload_optimizer, or set optimizer.name=adam"
+        )
     # It waits for the device twice per micro-batch, for a figure that the metrics have anyway.
     merged.setdefault("timers", {}).setdefault("throughput", {"enabled": False})
     micro_batches = world_size if config.batch.micro_batches == "auto" else config.batch.micro_batches

@@ -90,11 +90,14 @@ class LossConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """Adam (section 5.3)."""
+    """Adam (section 5.3), or Muon (Jordan et al., 2024) with Adam."""
 
+    name: Literal["adam", "muon"]
     beta1: Probability
     beta2: Probability
     eps: Annotated[float, Field(gt=0)]
+    momentum: Probability
+    muon_rate: Annotated[float, Field(gt=0)]
     weight_decay: Annotated[float, Field(ge=0)]
     clip_norm: Annotated[float, Field(ge=0)]
     ema_decay: Probability

@@ -152,6 +152,22 @@ class World:
         agreed: T = self.broadcast(result)
         return agreed
 
+    def exchange(self, values: torch.Tensor, given: Sequence[int], taken: Sequence[int]) -> torch.Tensor:
+        """Send each rank a part of a tensor on the device, and receive a part of its tensor.
+
+        Args:
+            values: ``(sum(given),)``, the parts in rank order.
+            given: Elements of this rank's tensor for each rank.
+            taken: Elements for this rank of each rank's tensor.
+
+        Returns:
+            ``(sum(taken),)``, the parts in rank order.
+        """
+        received = values.new_empty(sum(taken))
+        with peer_errors():
+            dist.all_to_all_single(received, values, list(taken), list(given))
+        return received
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         with self._collective():

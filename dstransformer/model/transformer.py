@@ -310,14 +310,16 @@ class MultiHeadAttention(TensorModule):
             self.qkv = Linear(config.d_model, 2 * key_width + value_width, bias=bias)
         self.out = Linear(value_width, config.d_model, bias=bias)
 
+    @property
+    def projections(self) -> list[tuple[Linear, list[int]]]:
+        """Each matrix, with the widths of the projections that it holds one below the other."""
+        keys, values = self.shape.heads * self.shape.d_k, self.shape.heads * self.shape.d_v
+        own = [(self.q, [keys]), (self.kv, [keys, values])] if self.over_memory else [(self.qkv, [keys, keys, values])]
+        return [*own, (self.out, [self.out.out_features])]
+
     def reset_parameters(self) -> None:
         """Glorot uniform for each projection separately, not for the matrix that holds several; biases 0."""
-        key_width, value_width = self.shape.heads * self.shape.d_k, self.shape.heads * self.shape.d_v
-        if self.over_memory:
-            projections = [(self.q, [key_width]), (self.kv, [key_width, value_width])]
-        else:
-            projections = [(self.qkv, [key_width, key_width, value_width])]
-        for linear, widths in [*projections, (self.out, [self.out.out_features])]:
+        for linear, widths in self.projections:
             for weight in torch.split(linear.weight, widths):
                 nn.init.xavier_uniform_(weight)
             if linear.bias is not None:

@@ -21,6 +21,7 @@ from dstransformer.config import Config, offloads_optimizer, precision_of, zero_
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.errors import ConfigError
 from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer
+from dstransformer.training.muon import Muon
 from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer
 from dstransformer.training.partition import Partition
 from dstransformer.training.runtime import gather_rounded, import_deepspeed
@@ -131,7 +132,10 @@ class Engine:
             with world.collective_errors():
                 initial(model)
         model.to(world.device)
-        optimizer = build_optimizer(model.parameters(), config.optimizer, offloaded=offloads_optimizer(ds_config))
+        self._muon = self._build_muon(model, dtype) if config.optimizer.name == "muon" else None
+        optimizer: torch.optim.Optimizer = self._muon or build_optimizer(
+            model.parameters(), config.optimizer, offloaded=offloads_optimizer(ds_config)
+        )
         try:
             self._engine, self._optimizer, _, _ = deepspeed.initialize(
                 model=model,
@@ -150,7 +154,9 @@ class Engine:
                 f"the DeepSpeed configuration needs a package that cannot be imported ({error}): install it, or remove "
                 "the section from the JSON given with --ds"
             ) from None
-        self._partition = Partition(self._engine, self._stage, world)
+        self._partition = Partition(self._engine, self._stage, world, by_muon=self._muon.names if self._muon else ())
+        if self._muon is not None:
+            self._muon.connect(dict(self._partition.places()), world)
         self._rounded_weights = self._build_rounded_weights(dtype)
         self._ema = self._build_ema()
         self._grad_norm: float | None = None
@@ -170,6 +176,11 @@ class Engine:
         if self._stage == 3 or self._world.device.type not in ROUND_ONCE:
             return nullcontext
         return RoundedWeights(self._engine.module.parameters(), dtype).in_use
+
+    def _build_muon(self, model: nn.Module, dtype: torch.dtype) -> Muon:
+        # A CPU without instructions for half precision takes forty times as long in it as in fp32.
+        precision = dtype if self._world.device.type == "cuda" else torch.float32
+        return Muon(model, self._config.optimizer, precision)
 
     def _build_ema(self) -> WeightAverage | None:
         if not self._config.optimizer.ema_decay:
@@ -325,8 +336,9 @@ class Engine:
         self._engine.skipped_steps = state.skipped
         scheduler = self._engine.lr_scheduler
         scheduler.last_epoch = applied
-        for group in self._optimizer.param_groups:  # scheduler.step() would warn that no update came before it
-            group["lr"] = scheduler.lr_lambdas[0](applied)
+        # scheduler.step() would warn that no update came before it.
+        for group, factor in zip(self._optimizer.param_groups, scheduler.base_lrs, strict=True):
+            group["lr"] = factor * scheduler.lr_lambdas[0](applied)
         if self._loss_scale is not None and state.loss_scale is not None:
             self._loss_scale.resume(state.loss_scale)
 

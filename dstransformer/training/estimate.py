@@ -12,6 +12,7 @@ from dstransformer.batching import Budget, Mixture, Planner, build_budget, build
 from dstransformer.config import (
     BatchStage,
     Config,
+    ModelConfig,
     TrainingConfig,
     accumulation_steps,
     load_config,
@@ -59,7 +60,7 @@ class Estimate:
         flops_per_update: Mean operations per update of the first epoch, see
             :func:`dstransformer.model.training_flops`.
         flops: Operations of all updates of the run.
-        model_state_gib: Weights, gradients, Adam states and the moving average, if any, per process in GiB, by ZeRO
+        model_state_gib: Weights, gradients, moments and the moving average, if any, per process in GiB, by ZeRO
             stage; without activations.
         peak_memory_gib: The most memory that tensors take on each GPU during an update, in GiB, see
             :func:`peak_memory_bytes`; None for what that does not cover.
@@ -111,10 +112,7 @@ def estimate(setup: Setup) -> Estimate:
         flops_per_update=flops,
         flops=flops * full,
         model_state_gib={
-            f"zero{stage}": bytes_per_parameter(stage, setup.world_size, averaged=config.optimizer.ema_decay > 0)
-            * parameters
-            / GIB
-            for stage in range(4)
+            f"zero{stage}": state_bytes(config, stage, setup.world_size, parameters) / GIB for stage in range(4)
         },
         peak_memory_gib=None if peak is None else peak / GIB,
     )
@@ -295,6 +293,24 @@ def _first_averaged(config: Config) -> int:
     return max((regular - others + 1) * every, min(every, updates)) if others else updates
 
 
+def state_bytes(config: Config, stage: int, world_size: int, parameters: int) -> float:
+    """Bytes of the model states of a process: :func:`bytes_per_parameter`, but Muon keeps only a momentum."""
+    total = bytes_per_parameter(stage, world_size, averaged=config.optimizer.ema_decay > 0) * parameters
+    return total - 4.0 * _muon_parameters(config) / (world_size if stage else 1)
+
+
+def _muon_parameters(config: Config) -> int:
+    return hidden_parameters(config.model) if config.optimizer.name == "muon" else 0
+
+
+def hidden_parameters(model: ModelConfig) -> int:
+    """Number of elements of the matrices of the layers, which Muon updates."""
+    attention = 2 * model.d_model * model.num_heads * (model.d_k + model.d_v)
+    feed_forward = 2 * model.d_model * model.d_ff
+    encoder, decoder = attention + feed_forward, 2 * attention + feed_forward
+    return model.encoder_depth * encoder + model.decoder_depth * decoder
+
+
 def bytes_per_parameter(stage: int, world_size: int, *, averaged: bool = False) -> float:
     """Bytes of model states per parameter and process, in every precision (cf. Rajbhandari et al., 2020, section 3.1).
 
@@ -334,17 +350,17 @@ def peak_memory_bytes(
 
     Returns:
         The larger of two sums: at the loss, when all activations are there (with activation checkpointing, or while the
-        last layer is computed again); and from the last gradient to Adam, when all gradients are. None for what it does
-        not cover.
+        last layer is computed again); and from the last gradient to the optimizer, when all gradients are. None for
+        what it does not cover.
     """
     zero, precision, stage = ds_config["zero_optimization"], precision_of(ds_config), zero_stage(ds_config)
     offloads = offloads_optimizer(ds_config) or zero.get("offload_param", {}).get("device", "none") != "none"
     if offloads or config.loss.r_drop or not uses_varlen(config.model, config.training.attention_backend, precision):
         return None
-    micro_batches, averaged = config.batch.micro_batch_count, config.optimizer.ema_decay > 0
+    micro_batches = config.batch.micro_batch_count
     src_tokens, tgt_tokens = (-(-n // micro_batches) for n in (config.batch.src_tokens, config.batch.tgt_tokens))
     gradients = _gradient_bytes(stage, world_size) * parameters
-    held = bytes_per_parameter(stage, world_size, averaged=averaged) * parameters - gradients
+    held = state_bytes(config, stage, world_size, parameters) - gradients
     buffers = _buffer_bytes(zero, stage)
     held += 2 * parameters  # the model of validation
     int8 = config.training.int8_weights
@@ -366,7 +382,9 @@ def peak_memory_bytes(
     if recompute:  # while the last layer is computed again, the softmax matrix has its gradient
         layer = recomputed_bytes(config.model, src_tokens, tgt_tokens)
         at_loss = max(at_loss, activations + layer + matrix + earlier + buffers)
-    flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as Adam takes them
+    flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as the optimizer takes them
+    if world_size > 1:  # what the ranks send each other of Muon's matrices, and the matrices
+        flat += 4 * _muon_parameters(config) * (3 / world_size if stage else 2)
     shared = 0 if config.model.tie_embeddings == "none" else 2 * matrix  # the gradients of its uses, before their sum
     return round(held + max(at_loss, gradients + buffers + max(flat, shared)))
 

@@ -5,13 +5,13 @@ DeepSpeed is given weights in fp32 at every precision, so that there is one layo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dstransformer.checkpoints.shards import EMA, FIRST_MOMENT, KINDS, SECOND_MOMENT, WEIGHT, Shard, ShardReader
+from dstransformer.checkpoints.shards import ADAM_MOMENTS, EMA, MUON_MOMENTS, WEIGHT, Shard, ShardReader
 from dstransformer.distributed.world import World
 
 
@@ -22,66 +22,84 @@ class Partition:
         engine: DeepSpeed's engine.
         stage: Its ZeRO stage.
         world: The process group.
+        by_muon: The names of the parameters that Muon updates; Adam updates the others.
     """
 
-    def __init__(self, engine: Any, stage: int, world: World) -> None:
+    def __init__(self, engine: Any, stage: int, world: World, by_muon: Collection[str] = ()) -> None:
         self._module = engine.module
         self._zero = engine.optimizer if stage else None
-        self._adam: torch.optim.Optimizer = engine.optimizer.optimizer if stage else engine.optimizer
+        self._optimizer: torch.optim.Optimizer = engine.optimizer.optimizer if stage else engine.optimizer
         self._stage = stage
         self._world = world
-        for master in self._masters():
-            self._create_state(master)
+        self._moments = {
+            name: MUON_MOMENTS if name in by_muon else ADAM_MOMENTS for name, _ in self._module.named_parameters()
+        }
+        names = {id(parameter): name for name, parameter in self._module.named_parameters()}
+        for master, parameters in zip(self._masters(), self._groups(), strict=True):
+            self._create_state(master, self._moments[names[id(parameters[0])]])
 
     def _masters(self) -> list[Tensor]:
-        """The tensors that Adam updates: parameters without ZeRO, flat partitions of them with ZeRO."""
+        """The tensors that the optimizer updates: parameters without ZeRO, flat partitions of them with ZeRO."""
         if not self._stage:
             return list(self._module.parameters())
         name = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
         return list(getattr(self._zero, name))
 
-    def _create_state(self, master: Tensor) -> None:
-        """What Adam itself would create at its first step, so that it can be filled in before."""
-        state = self._adam.state[master]
+    def _groups(self) -> list[list[Tensor]]:
+        """The parameters of which each of them holds a part, on some rank. One optimizer updates all of a group."""
+        if not self._stage:
+            return [[parameter] for parameter in self._module.parameters()]
+        return list(getattr(self._zero, "fp16_groups" if self._stage == 3 else "bit16_groups"))
+
+    def _create_state(self, master: Tensor, moments: Sequence[str]) -> None:
+        """What the optimizer itself would create at its first step, so that it can be filled in before."""
+        state = self._optimizer.state[master]
         if not state:
-            offloaded = type(self._adam).__name__ == "DeepSpeedCPUAdam"
-            state["step"] = 0 if offloaded else torch.zeros((), dtype=torch.float32, device=master.device)
-            state[FIRST_MOMENT] = torch.zeros_like(master.detach())
-            state[SECOND_MOMENT] = torch.zeros_like(master.detach())
+            if moments == ADAM_MOMENTS:
+                offloaded = type(self._optimizer).__name__ == "DeepSpeedCPUAdam"
+                state["step"] = 0 if offloaded else torch.zeros((), dtype=torch.float32, device=master.device)
+            for moment in moments:
+                state[moment] = torch.zeros_like(master.detach())
 
     def shards(self) -> list[Shard]:
         """Views of all that this rank updates."""
         found = []
+        for name, place in self.places():
+            state, kinds = self._optimizer.state[place.master], self._moments[name]
+            tensors = (place.master.detach(), *(state[moment] for moment in kinds))
+            cut = (tensor.view(-1).narrow(0, place.offset, place.elements) for tensor in tensors)
+            found.append(Shard(name, place.start, dict(zip((WEIGHT, *kinds), cut, strict=True))))
+        return found
+
+    def places(self) -> Iterator[tuple[str, Place]]:
+        """Where all that this rank updates is, by the name of the parameter."""
         for name, parameter in self._module.named_parameters():
             place = self._place(parameter)
             if place is not None:
-                state = self._adam.state[place.master]
-                tensors = (place.master.detach(), state[FIRST_MOMENT], state[SECOND_MOMENT])
-                cut = (tensor.view(-1).narrow(0, place.offset, place.elements) for tensor in tensors)
-                found.append(Shard(name, place.start, dict(zip(KINDS, cut, strict=True))))
-        return found
+                yield name, place
 
-    def _place(self, parameter: Any) -> _Place | None:
+    def _place(self, parameter: Any) -> Place | None:
         """This rank's part of a parameter; None if it has none."""
         if not self._stage:
-            return _Place(0, parameter, 0, parameter.numel())
+            return Place(0, parameter, 0, parameter.numel())
         if self._stage < 3:
             mapping = parameter._hp_mapping
             if mapping is None:
                 return None
             address, master = mapping.get_hp_fragment_address(), self._masters()[mapping.param_group_index]
-            return _Place(mapping.lp_fragment_address.start, master, address.start, address.numel)
+            return Place(mapping.lp_fragment_address.start, master, address.start, address.numel)
         zero: Any = self._zero
         group, offset, elements = zero.grad_position[zero.get_param_id(parameter)]
         start = self._world.rank * elements
         filled = min(elements, parameter.ds_numel - start)  # the last partitions end in padding
-        return _Place(start, self._masters()[group], offset, filled) if filled > 0 else None
+        return Place(start, self._masters()[group], offset, filled) if filled > 0 else None
 
     def set_step(self, applied: int) -> None:
         """Set the number of updates that Adam has applied, for its bias correction."""
         for master in self._masters():
-            state = self._adam.state[master]
-            state["step"] = torch.full_like(state["step"], applied) if isinstance(state["step"], Tensor) else applied
+            state = self._optimizer.state[master]
+            if (step := state.get("step")) is not None:
+                state["step"] = torch.full_like(step, applied) if isinstance(step, Tensor) else applied
 
     @torch.no_grad()
     def read(self, reader: ShardReader, averages: Sequence[Tensor] | None) -> None:
@@ -95,7 +113,8 @@ class Partition:
             DataError: The checkpoint does not hold all of it.
         """
         sizes = {name: _size(parameter) for name, parameter in self._module.named_parameters()}
-        reader.check(sizes, KINDS if averages is None else (*KINDS, EMA))
+        average = () if averages is None else (EMA,)
+        reader.check(sizes, {name: (WEIGHT, *moments, *average) for name, moments in self._moments.items()})
         for number, shard in enumerate(self.shards()):
             for kind, tensor in shard.tensors.items():
                 reader.read(kind, shard.name, shard.start, tensor)
@@ -139,7 +158,7 @@ class Partition:
                 yield name, parameter.detach()
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """A rank's part of a parameter: elements of the parameter from ``start`` on, of its master from ``offset`` on."""
 
     start: int

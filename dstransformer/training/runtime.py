@@ -20,6 +20,7 @@ from torch.utils.cpp_extension import get_default_build_root
 
 from dstransformer.config import offloads_optimizer
 from dstransformer.distributed.world import World
+from dstransformer.training.muon import Muon
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,9 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     zero: Any = import_module("deepspeed.runtime.zero.stage_1_and_2")
     zero.mask_nan_or_inf_with_val_inplace = _mark_nonfinite
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+    utils: Any = import_module("deepspeed.runtime.zero.utils")
+    if Muon not in utils.ZERO_SUPPORTED_OPTIMIZERS:
+        utils.ZERO_SUPPORTED_OPTIMIZERS.append(Muon)
     if offloads_optimizer(ds_config):
         _prepare_operator_build(world, Path(os.environ["TORCH_EXTENSIONS_DIR"]))
     return deepspeed

@@ -45,9 +45,9 @@ def predict_update(
         flops: Operations of it, see :func:`dstransformer.model.training_flops`.
 
     Returns:
-        None in ZeRO stage 3, or for more GPUs than a node has, whose network is not known.
+        None in ZeRO stage 3, with Muon, or for more GPUs than a node has, whose network is not known.
     """
-    if stage == 3 or world_size > NODE_GPUS:
+    if stage == 3 or world_size > NODE_GPUS or config.optimizer.name == "muon":
         return None
     steps = accumulation_steps(config.batch.micro_batch_count, world_size)
     src, tgt = round(src_tokens / world_size), round(tgt_tokens / world_size)

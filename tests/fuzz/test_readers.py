@@ -39,7 +39,7 @@ from data_prep.store.workspace import StageRecord, Workspace
 from dstransformer.checkpoints.following import Results
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.checkpoints.listing import describe_checkpoints, list_checkpoints
-from dstransformer.checkpoints.shards import KINDS, ShardReader
+from dstransformer.checkpoints.shards import ADAM_MOMENTS, WEIGHT, ShardReader
 from dstransformer.config import compose, load_config, read_config
 from dstransformer.corpus import Corpus, Tokenizer
 from dstransformer.decoding.parts import _read_job
@@ -64,6 +64,7 @@ from dstransformer.tracking.plot import read_runs
 
 STORED = Path(__file__).parents[1] / "data" / "formats"
 STEP = "checkpoints/step-00000004"
+KINDS = (WEIGHT, *ADAM_MOMENTS)
 SIZES = {name: weight.numel() for name, weight in load_file(STORED / "3/run/bundle/model.safetensors").items()}
 
 
@@ -115,7 +116,7 @@ def read_state(folder: Path) -> None:
 
 def read_shards(folder: Path) -> None:
     with ShardReader(folder) as shards:
-        shards.check(SIZES, KINDS)
+        shards.check(SIZES, dict.fromkeys(SIZES, KINDS))
         for kind in KINDS:
             for name, size in SIZES.items():
                 shards.read(kind, name, 0, torch.empty(size))

@@ -22,7 +22,7 @@ def write_cut(folder: Path, *cuts: tuple[int, int], first_rank: int = 0) -> None
 def test_any_range_is_read_from_any_cut(tmp_path: Path) -> None:
     write_cut(tmp_path, (7, 10), (0, 3), (3, 7))
     with ShardReader(tmp_path) as reader:
-        reader.check({"w": 10}, [WEIGHT])
+        reader.check({"w": 10}, {"w": [WEIGHT]})
         for start in range(10):
             for end in range(start + 1, 11):
                 into = torch.full((end - start,), -1.0)
@@ -42,16 +42,16 @@ def test_gaps_overlaps_and_files_of_another_number_of_ranks_are_refused(
 ) -> None:
     write_cut(tmp_path, *cuts)
     with ShardReader(tmp_path) as reader, pytest.raises(DataError, match=message):
-        reader.check({"w": 10}, [WEIGHT])
+        reader.check({"w": 10}, {"w": [WEIGHT]})
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
     write_cut(tmp_path, (0, 10))
     with ShardReader(tmp_path) as reader:
         with pytest.raises(DataError, match="of weight v it has 0 of 2 elements"):
-            reader.check({"w": 10, "v": 2}, [WEIGHT])
+            reader.check({"w": 10, "v": 2}, {"w": [WEIGHT], "v": [WEIGHT]})
         with pytest.raises(DataError, match="the model has no parameter 'w'"):
-            reader.check({}, [WEIGHT])
+            reader.check({}, {})
         with pytest.raises(DataError, match=r"1 elements of w \(weight\) are missing"):
             reader.read(WEIGHT, "w", 8, torch.empty(3))
 
