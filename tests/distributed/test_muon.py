@@ -1,0 +1,144 @@
+"""Muon with real ranks: the same updates in every layout, resuming in any other, and infinite gradients."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors import safe_open
+from support.models.numerics import LAYOUT_TOLERANCE
+from support.processes.ranks import run_ranks
+from support.tiers import combinations, mark_others
+
+from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
+
+WORKER = Path(__file__).with_name("worker.py")
+RANKS, STAGES, PRECISIONS = (1, 2), (0, 1, 2, 3), ("fp32", "bf16", "fp16")
+SAVED_AT, UPDATES, INFINITE = 3, 6, 5
+
+COMMON = [
+    "optimizer.name=muon", "optimizer.muon_rate=0.7", "optimizer.weight_decay=0.01", "optimizer.clip_norm=0.5",
+    "optimizer.ema_decay=0.5", "schedule.warmup_steps=3", "model.dropout=0.1", "model.encoder_layers=2",
+    "model.decoder_layers=1", f"training.max_updates={UPDATES}", f"checkpoint.every_updates={SAVED_AT}",
+]  # fmt: skip
+
+
+class Layout(NamedTuple):
+    """How a run is computed."""
+
+    ranks: int
+    stage: int
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.ranks}x-zero{self.stage}-{self.precision}"
+
+
+ALL = [Layout(*values) for values in itertools.product(RANKS, STAGES, PRECISIONS)]
+
+#: Each from a layout with another number of ranks and another stage, and from itself.
+PAIRS = [(one, Layout(3 - one.ranks, (one.stage + 1) % 4, one.precision)) for one in ALL]
+PAIRS += [(one, one) for one in ALL if one.ranks == 2]
+
+#: The layouts that `make test` trains. The rest is extended.
+FIRST = [one for one in ALL if one.precision == "fp32"] + [Layout(2, 1, "bf16"), Layout(2, 2, "fp16")]
+FIRST += [Layout(1, 2, "bf16"), Layout(1, 3, "fp16")]
+FIRST_PAIRS = [pair for pair in PAIRS if pair[0] in FIRST and pair[0].ranks == 2]
+
+
+@pytest.fixture(scope="module")
+def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory, *, extended: bool) -> Path:
+    """A run in each layout, which meets an infinite gradient if it has two ranks, and runs that go on from others."""
+    out = tmp_path_factory.mktemp("muon")
+    scattered = out / "scattered.json"  # no weight is whole on a rank
+    scattered.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
+
+    def case(name: str, layout: Layout, *, resume: str | None = None, infinite: bool = False) -> dict[str, Any]:
+        stage = str(scattered) if layout.stage == 3 else f"zero{layout.stage}"
+        values = {"name": name, "overrides": COMMON, "fragments": [stage, layout.precision]}
+        return {**values, "resume": resume, "final": False, "infinite": [INFINITE] if infinite else []}
+
+    layouts, pairs = (ALL, PAIRS) if extended else (FIRST, FIRST_PAIRS)
+    whole = [(one, case(str(one), one)) for one in layouts]
+    whole += [(one, case(f"{one}-infinite", one, infinite=True)) for one in layouts if one.ranks == 2]
+    step = f"checkpoints/step-{SAVED_AT:08}"
+    resumed = [(one, case(f"{one}-from-{source}", one, resume=f"{source}/{step}")) for one, source in pairs]
+    for cases, ranks in itertools.product((whole, resumed), RANKS):
+        chosen = [values for layout, values in cases if layout.ranks == ranks]
+        if not chosen:
+            continue
+        (out / "cases.json").write_text(json.dumps(chosen))
+        done = run_ranks(ranks, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out))
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return out
+
+
+def trace(run: Path, key: str) -> list[float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line[key] for line in lines if line["kind"] == "train"]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = torch.load(run / "weights.pt")
+    return loaded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", combinations(ALL, first_tier={(one,) for one in FIRST}), ids=str)
+def test_every_layout_computes_the_same_updates(runs: Path, layout: Layout) -> None:
+    found, expected = runs / str(layout), runs / str(Layout(1, 0, "fp32"))
+    tolerance = LAYOUT_TOLERANCE["fp32"] if layout.precision == "fp32" else 2e-2
+    assert trace(found, "loss") == pytest.approx(trace(expected, "loss"), rel=tolerance)
+    assert trace(found, "lr") == trace(expected, "lr")
+    if layout.precision != "fp32":  # rounding turns the sign of small gradients, and so the first updates of Adam
+        return
+    for name, weight in weights(found).items():
+        wanted = weights(expected)[name]
+        assert float((weight - wanted).norm()) <= 1e-4 * float(wanted.norm()), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "source"), mark_others(PAIRS, FIRST_PAIRS), ids=str)
+def test_any_layout_goes_on_from_any_other(runs: Path, target: Layout, source: Layout) -> None:
+    whole, resumed = runs / str(target), runs / f"{target}-from-{source}"
+    tolerance = 0.0 if target == source else LAYOUT_TOLERANCE[target.precision]
+    assert trace(resumed, "loss") == pytest.approx(trace(whole, "loss")[SAVED_AT:], rel=tolerance, abs=0)
+    assert trace(resumed, "lr") == trace(whole, "lr")[SAVED_AT:]
+    if target == source:
+        torch.testing.assert_close(weights(resumed), weights(whole), rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    combinations([one for one in ALL if one.ranks == 2], first_tier={(one,) for one in FIRST if one.ranks == 2}),
+    ids=str,
+)
+def test_an_infinite_gradient_leaves_weights_and_momentum_alone(runs: Path, layout: Layout) -> None:
+    outcome = json.loads((runs / f"{layout}-infinite" / "outcome.json").read_text())
+    assert outcome == {"step": UPDATES, "unchanged": [True], "diverged": None}
+    assert all(weight.isfinite().all() for weight in weights(runs / f"{layout}-infinite").values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", combinations(ALL, first_tier={(one,) for one in FIRST}), ids=str)
+def test_a_checkpoint_has_a_momentum_for_matrices_and_adams_moments_for_the_rest(runs: Path, layout: Layout) -> None:
+    checkpoint = read_checkpoint(runs / str(layout) / "checkpoints" / f"step-{SAVED_AT:08}")
+    verify_checkpoint(checkpoint)
+    kinds: dict[str, set[str]] = {}
+    moved = set()
+    for path in checkpoint.shards.iterdir():
+        with safe_open(path, "pt") as file:
+            for key in file.keys():  # noqa: SIM118  # not a dictionary
+                kind, name, _ = key.split("/")
+                kinds.setdefault(name, set()).add(kind)
+                if kind == "momentum" and file.get_tensor(key).any():
+                    moved.add(name)
+    for name, found in kinds.items():
+        is_matrix = name.startswith(("encoder", "decoder")) and name.endswith("weight") and ".norm" not in name
+        assert found == {"weight", "ema", *(["momentum"] if is_matrix else ["exp_avg", "exp_avg_sq"])}, name
+        assert (name in moved) == is_matrix
