@@ -159,6 +159,8 @@ class TestResume:
         before = (trained / "config.yaml").read_text()
         done = run_dst(*train_options(toy_corpus, trained, "model.d_ff=128"))
         assert_refused(done, "model.d_ff is 128, but", "was trained with 64")
+        done = run_dst(*train_options(toy_corpus, trained, "optimizer.name=muon"))
+        assert_refused(done, "optimizer.name is muon, but", "was trained with adam")
         assert (trained / "config.yaml").read_text() == before
 
     def test_fewer_updates_than_already_done_are_refused(self, trained: Path, toy_corpus: Path) -> None:

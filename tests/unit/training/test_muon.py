@@ -143,8 +143,9 @@ def test_its_rate_is_a_factor_of_the_schedule() -> None:
 
 
 def test_matrices_are_dealt_so_that_ranks_have_about_as_much_to_do() -> None:
-    owners = deal_matrices({number: cost for number, cost in enumerate([9, 4, 4, 1, 9, 1])}, 2)
-    load = [sum(cost for number, cost in enumerate([9, 4, 4, 1, 9, 1]) if owners[number] == rank) for rank in (0, 1)]
+    costs = [9, 4, 4, 1, 9, 1]
+    owners = deal_matrices(dict(enumerate(costs)), 2)
+    load = [sum(cost for number, cost in enumerate(costs) if owners[number] == rank) for rank in (0, 1)]
     assert load == [14, 14]
     assert deal_matrices({7: 3}, 4) == {7: 0}
 
