@@ -41,6 +41,7 @@ PROGRAMS = (
     Program("checkpoint", "training.checkpoint", "the time that a checkpoint costs training", "3 min"),
     Program("allocator", "training.allocator", "a training step with and without launch/env.sh", "5 min"),
     Program("spinning", "training.spinning", "OpenMP threads that spin briefly, and GNU's default", "30 min"),
+    Program("learning", "training.learning", "whether a recipe learns in fewer updates, over seeds", "4 h", "Multi30k"),
     Program("augment", "training.augment", "what augmentation costs", "5 min", "a corpus with a BPE vocabulary"),
     Program("exports", "decoding.exports", "exports of a bundle: outputs, BLEU, speed", "5 min", _BUNDLE),
     Program("importing", "decoding.importing", "dst import hf of 75M parameters: seconds, memory", "1 min"),
