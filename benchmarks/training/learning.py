@@ -72,6 +72,8 @@ VARIANTS = (
     Variant("linear", ["schedule.kind=linear", "schedule.peak=0.0015"]),
     Variant("linear-0.003", ["schedule.kind=linear", "schedule.peak=0.003"]),
     Variant("stable-decay", ["schedule.kind=warmup_stable_decay", "schedule.peak=0.0015"]),
+    Variant("muon", ["optimizer.name=muon", "schedule.kind=linear", "schedule.peak=0.0015"]),
+    Variant("muon-0.003", ["optimizer.name=muon", "schedule.kind=linear", "schedule.peak=0.003"]),
     Variant("half-updates", ["schedule.kind=linear", "schedule.peak=0.0015"], share=0.5),
     Variant("double-updates", ["schedule.kind=linear", "schedule.peak=0.0015"], share=2.0),
 )
