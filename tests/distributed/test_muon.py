@@ -54,8 +54,9 @@ FIRST_PAIRS = [pair for pair in PAIRS if pair[0] in FIRST and pair[0].ranks == 2
 def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory, *, extended: bool) -> Path:
     """A run in each layout, which meets an infinite gradient if it has two ranks, and runs that go on from others."""
     out = tmp_path_factory.mktemp("muon")
-    scattered = out / "scattered.json"  # no weight is whole on a rank
-    scattered.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
+    scattered = out / "scattered.json"  # no weight is whole on a rank, and the optimizer takes few at a time
+    zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "sub_group_size": 5000}
+    scattered.write_text(json.dumps({"zero_optimization": zero}))
 
     def case(name: str, layout: Layout, *, resume: str | None = None, infinite: bool = False) -> dict[str, Any]:
         stage = str(scattered) if layout.stage == 3 else f"zero{layout.stage}"
