@@ -216,13 +216,16 @@ class Run:
     def path(self) -> Path:
         return self.folder / f"{self.name}-{self.seed}"
 
+    def beside(self, suffix: str) -> Path:
+        return self.folder / f"{self.path.name}{suffix}"  # a name may have a dot
+
     def read(self) -> Result | None:
         """Its result; None if it has not finished.
 
         Raises:
             SystemExit: The result is that of other values.
         """
-        record = self.path.with_suffix(".json")
+        record = self.beside(".json")
         if not record.exists():
             return None
         result = Result(**json.loads(record.read_text(encoding="utf-8")))
@@ -234,7 +237,7 @@ class Run:
         command = [sys.executable, "-m", "dstransformer", "train", PRESET, "--corpus", str(corpus)]
         command += ["--run", str(self.path), "--set", *self.settings]
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(".log").open("ab") as log:
+        with self.beside(".log").open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment(OMP_NUM_THREADS="1"))
 
     def finish(self, cpu: float | None) -> None:
@@ -242,7 +245,7 @@ class Run:
         records = list(read_records(self.path / METRICS_NAME, skip_damaged=False))
         final = next(line for line in reversed(records) if line["kind"] == "final_validation")
         result = Result(self.settings, read_curve(records), _loss(final), final["bleu"], cpu)
-        self.path.with_suffix(".json").write_text(json.dumps(asdict(result)), encoding="utf-8")
+        self.beside(".json").write_text(json.dumps(asdict(result)), encoding="utf-8")
         shutil.rmtree(self.path / "checkpoints")
         print(f"{self.name}, seed {self.seed}: loss {result.curve[-1][1]:.4f}, BLEU {result.bleu:.2f}", flush=True)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.lib.intervals import format_mean, mean_interval
 from benchmarks.training.learning import (
     VARIANTS,
     Result,
+    Run,
     Scale,
     Variant,
     choose_variants,
@@ -71,3 +74,9 @@ def test_variants_are_chosen_by_name_and_added() -> None:
     assert [one.name for one in choose_variants(["linear"], added)] == [VARIANTS[0].name, "linear", "mine"]
     with pytest.raises(SystemExit, match="unknown variant x; there are: inverse_sqrt, linear"):
         choose_variants(["x"], [])
+
+
+def test_runs_of_other_seeds_have_other_files(tmp_path: Path) -> None:
+    one, other = (Run("linear-0.003", seed, [], tmp_path) for seed in (1, 2))
+    assert one.beside(".json") == tmp_path / "linear-0.003-1.json"
+    assert one.beside(".json") != other.beside(".json")
