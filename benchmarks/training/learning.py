@@ -331,7 +331,7 @@ def _train(runs: Sequence[Run], corpus: Path, jobs: int) -> None:
                 process, run, is_new = running.pop(pid)
                 process.returncode = os.waitstatus_to_exitcode(status)
                 if status:
-                    raise SystemExit(f"exit status {process.returncode}: {run.path.with_suffix('.log')}")
+                    raise SystemExit(f"exit status {process.returncode}: {run.beside('.log')}")
                 run.finish(usage.ru_utime + usage.ru_stime if is_new else None)
         finally:
             for process, _, _ in running.values():
