@@ -1,9 +1,9 @@
 """BLEU after the same training time: dstransformer, Hugging Face, eole and Sockeye, on the CPU of this machine.
 
-Every system trains the same model by the same recipe, alone on all cores, in the precision and with the allocator in
-which a trial was fastest. The clock runs from the first updates, without start-up and preparation, until the time is
-up; writing checkpoints and the like is part of it. Then its last weights translate the
-held-out text by its own beam search. The models stay below ``--cache`` for ``peers-decoding``.
+Every system trains the same model by the same recipe, ours with the values of ``--ours``, alone on all cores, in the
+precision and with the allocator in which a trial was fastest. The clock runs from the first updates, without start-up
+and preparation, until the time is up; writing checkpoints and the like is part of it. Then its last weights translate
+the held-out text by its own beam search. The models stay below ``--cache`` for ``peers-decoding``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BATCH = 64
 RECORD = "record.json"
 
 COLUMNS = (
-    "system | weights | precision, allocator | updates: | epochs: | tokens/s: | of the peak: | BLEU val: | "
+    "system | weights | precision, allocator | minutes: | updates: | epochs: | tokens/s: | of the peak: | BLEU val: | "
     "BLEU test 2016: | output length: | others:"
 )
 
@@ -85,7 +85,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Bench:
-    """What the trainings have in common; times are in seconds."""
+    """What the trainings have in common, and what differs in ours; times are in seconds."""
 
     model: str
     text: Text
@@ -97,10 +97,11 @@ class Bench:
     keep: bool
     peak_rate: float
     warmup: int
+    ours: Sequence[str]
 
     def train(self, system: System, folder: Path) -> Trained:
         """Leave the trained model in ``folder``, in place of one that is there, unless that may be kept."""
-        recipe = self._recipe()
+        recipe = self._recipe(system)
         if self.keep and (found := _read_record(folder)) is not None and found.recipe == recipe:
             print(f"{system.name}: kept from {folder}", flush=True)
             return found
@@ -138,10 +139,11 @@ class Bench:
         request = build_request(self.model, precision, self.text, work, seconds)
         return replace(request, peak_rate=self.peak_rate, warmup=self.warmup, model=folder)
 
-    def _recipe(self) -> dict[str, Any]:
+    def _recipe(self, system: System) -> dict[str, Any]:
         request = asdict(self._request("", "", self.seconds, ""))
-        ours = {name: value for name, value in request.items() if name not in ("text", "work", "precision", "model")}
-        return {**ours, "pairs": len(self.text.src_lengths), "tgt_tokens": int(self.text.tgt_lengths.sum())}
+        common = {name: value for name, value in request.items() if name not in ("text", "work", "precision", "model")}
+        size = {"pairs": len(self.text.src_lengths), "tgt_tokens": int(self.text.tgt_lengths.sum())}
+        return {**common, **size, **({"ours": list(self.ours)} if system.ours and self.ours else {})}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -154,14 +156,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trial", type=float, default=20.0, help="seconds of each trial, where there is a choice")
     parser.add_argument("--warmup", type=int, default=WARMUP, help="updates until the learning rate is highest")
     parser.add_argument("--peak-rate", type=float, help=f"the learning rate then; default {PEAK_RATES}")
+    parser.add_argument(
+        "--ours", nargs="+", default=[], metavar="A.B=C", help="what differs in our recipe, as of dst train --set"
+    )
     parser.add_argument("--sentences", type=int, help="of each held-out text, its first; default all")
     parser.add_argument("--keep", action="store_true", help="keep models of this recipe that are in the cache")
     add_common_options(parser)
 
 
 def main(options: argparse.Namespace) -> None:
+    if bad := [value for value in options.ours if value.startswith("model.")]:
+        raise SystemExit(f"--ours {bad[0]}: all systems train the same model")
     cache = options.cache
-    systems = [*(Peer(name) for name in options.peers), Dstransformer(count_cores(), 1)]
+    systems = [*(Peer(name) for name in options.peers), Dstransformer(count_cores(), 1, options.ours)]
     for system in systems:
         system.prepare(cache)
     models = models_folder(cache, options.model)
@@ -180,6 +187,7 @@ def main(options: argparse.Namespace) -> None:
             keep=options.keep,
             peak_rate=options.peak_rate or PEAK_RATES[options.model],
             warmup=options.warmup,
+            ours=options.ours,
         )
         pieces = Pieces(models / TOKENIZER)
         splits = [pieces.read(options.data, split, options.sentences) for split in SPLITS]
@@ -232,7 +240,7 @@ def format_results(results: Sequence[Result], bench: Bench) -> str:
         trained, done = result.trained, result.trained.measurement
         rows.append(
             f"{result.system.name} | {result.weights} | {trained.precision}, {trained.allocator} | "
-            f"{done.updates:,} | {done.tgt_tokens / text.tgt_lengths.sum():.1f} | {done.tokens_per_second:,.0f} | "
+            f"{done.seconds / 60:.1f} | {done.updates:,} | {done.tgt_tokens / text.tgt_lengths.sum():.1f} | {done.tokens_per_second:,.0f} | "
             f"{done.tokens_per_second * flops / trained.peak:.1%} | {result.bleu['val']:.1f} | "
             f"{result.bleu['test_2016']:.1f} | {result.length:.1f} | {trained.others:.0%}"
         )
@@ -245,6 +253,7 @@ def format_results(results: Sequence[Result], bench: Bench) -> str:
             f"{signature()}.",
             format_table(COLUMNS, rows),
             "In bf16 the weights of eole are bf16 too; the others keep fp32.",
+            *([f"Ours differs in: {' '.join(bench.ours)}."] if bench.ours else []),
             _lead(results),
         ]
     )

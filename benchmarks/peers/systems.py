@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.lib.processes import run_command
 from benchmarks.peers.drivers import run_dstransformer
 from benchmarks.peers.drivers.harness import Measurement, Request
+from benchmarks.peers.drivers.run_dstransformer import Launch
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.text import Text
 
@@ -51,19 +52,27 @@ class Peer(System):
 
 
 class Dstransformer(System):
-    """``dst train`` on ranks × threads that fill the cores."""
+    """``dst train`` on ranks × threads that fill the cores.
 
-    def __init__(self, ranks: int, threads: int) -> None:
+    Args:
+        ranks: Processes.
+        threads: Threads of each.
+        values: What differs from the common recipe, as of ``dst train --set``.
+    """
+
+    def __init__(self, ranks: int, threads: int, values: Sequence[str] = ()) -> None:
         plural = "" if threads == 1 else "s"
         super().__init__(f"dstransformer, {ranks} rank{'s' if ranks > 1 else ''} × {threads} thread{plural}", ours=True)
         self._ranks = ranks
         self._threads = threads
+        self._values = values
 
     def prepare(self, cache: Path) -> None:
         pass
 
     def measure(self, request: Request, text: Text, environment: Mapping[str, str]) -> Measurement:
-        return run_dstransformer.measure(request, text.corpus, self._ranks, self._threads, environment)
+        run = Launch(self._ranks, self._threads, self._values)
+        return run_dstransformer.measure(request, text.corpus, run, environment)
 
 
 def build_systems(names: list[str], cores: int) -> list[System]:

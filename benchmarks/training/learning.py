@@ -3,7 +3,10 @@
 Each variant differs from the reference, the first one, in a few values, and is trained with several seeds, a process
 and a thread for each run. Curves are of the last weights; BLEU is that of the final bundle, an average of checkpoints,
 without a beam. The test set is not read. Finished runs stay in ``--folder``, and unfinished ones are resumed: give the
-same command again.
+same command again. A run that fails is reported, and the others go on.
+
+Updates to the reference's loss are read on a curve whose schedule goes on after them; a run planned for so few would
+have decayed by then. CPU seconds hold start-up and validation, which are the same for all.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,11 +24,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.intervals import format_mean, mean_interval
+from benchmarks.lib.intervals import MOST_VALUES, format_mean, mean_interval
 from benchmarks.lib.machine import count_cores
 from benchmarks.lib.multi30k import LANGUAGES, add_data_option, find_text
 from benchmarks.lib.processes import environment, run_prep
 from benchmarks.lib.tables import format_table
+from dstransformer.config import load_config
 from dstransformer.terminal.command import Stopped, stopped_by_signals
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
 
@@ -50,13 +55,19 @@ COLUMNS = (
     "updates to the reference's loss: | tokens to it: | CPU s an update:"
 )
 
+#: What every variant has unless it states another value.
+COMMON = ("optimizer.name=adam", "schedule.kind=linear", "schedule.peak=0.0015")
+
+NAME = re.compile(r"[\w.-]+")
+)
+
 
 @dataclass(frozen=True)
 class Variant:
     """What is trained.
 
     Attributes:
-        values: What differs from the reference, as of ``dst train --set``.
+        values: What differs from ``COMMON``, as of ``dst train --set``.
         share: Tokens of an update over those of the reference. There are as many tokens in all, so fewer updates if
             this is more than 1.
     """
@@ -66,16 +77,16 @@ class Variant:
     share: float = 1.0
 
 
-#: The first one is the reference: the preset's schedule, shortened.
+#: The first one is the reference: the paper's schedule.
 VARIANTS = (
-    Variant("inverse_sqrt", ["schedule.kind=inverse_sqrt", "schedule.peak=0.0015"]),
-    Variant("linear", ["schedule.kind=linear", "schedule.peak=0.0015"]),
-    Variant("linear-0.003", ["schedule.kind=linear", "schedule.peak=0.003"]),
-    Variant("stable-decay", ["schedule.kind=warmup_stable_decay", "schedule.peak=0.0015"]),
-    Variant("muon", ["optimizer.name=muon", "schedule.kind=linear", "schedule.peak=0.0015"]),
-    Variant("muon-0.003", ["optimizer.name=muon", "schedule.kind=linear", "schedule.peak=0.003"]),
-    Variant("half-updates", ["schedule.kind=linear", "schedule.peak=0.0015"], share=0.5),
-    Variant("double-updates", ["schedule.kind=linear", "schedule.peak=0.0015"], share=2.0),
+    Variant("inverse_sqrt", ["schedule.kind=inverse_sqrt"]),
+    Variant("linear", []),
+    Variant("linear-0.003", ["schedule.peak=0.003"]),
+    Variant("stable-decay", ["schedule.kind=warmup_stable_decay"]),
+    Variant("muon", ["optimizer.name=muon"]),
+    Variant("muon-0.003", ["optimizer.name=muon", "schedule.peak=0.003"]),
+    Variant("half-batch", [], share=0.5),
+    Variant("double-batch", [], share=2.0),
 )
 
 
@@ -109,6 +120,7 @@ class Scale:
             "checkpoint.keep_best=0",
             "decoding.beam_size=1",
             "tracking.enabled=false",
+            *COMMON,
             *variant.values,
         ]
 
@@ -118,14 +130,14 @@ class Result:
     """A finished run.
 
     Attributes:
-        settings: Its values.
+        config: Its configuration.
         curve: Validation losses of the last weights: cross-entropy in nats a token, without label smoothing, by update.
         average: That of the final bundle.
         bleu: Validation BLEU of the final bundle.
         cpu: CPU seconds of its process, with start-up and validation; None if it was resumed.
     """
 
-    settings: list[str]
+    config: dict[str, Any]
     curve: list[tuple[int, float]]
     average: float
     bleu: float
@@ -152,16 +164,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    if len(set(options.seeds)) < len(options.seeds) or len(options.seeds) > MOST_VALUES:
+        raise SystemExit(f"--seeds {options.seeds}: give up to {MOST_VALUES} numbers, each once")
     chosen = choose_variants(options.variants, options.add)
     scale = Scale(options.model, options.updates, options.tokens)
     folder = options.folder / f"{scale.model}-{scale.updates}-{scale.tokens}"
     runs = [
         Run(variant.name, seed, scale.settings(variant, seed), folder) for seed in options.seeds for variant in chosen
     ]
+    failed: list[Run] = []
     if not options.report:
         corpus = _build_corpus(options.data, options.folder / "corpus")
         try:
-            _train([run for run in runs if run.read() is None], corpus, options.jobs)
+            failed = _train([run for run in runs if run.read() is None], corpus, options.jobs)
         except Stopped as stopped:
             print("stopped; the same command goes on")
             return 128 + stopped.number
@@ -170,20 +185,27 @@ def main(options: argparse.Namespace) -> int:
         variant.name: {run.seed: result for run, result in found if run.name == variant.name} for variant in chosen
     }
     print(f"\n{format_results(results)}")
-    return 0
+    return 1 if failed else 0
 
 
 def choose_variants(names: Sequence[str] | None, added: Sequence[Sequence[str]]) -> list[Variant]:
     """The reference, the variants of these names, by default all, and those that were added.
 
     Raises:
-        SystemExit: A name is unknown.
+        SystemExit: A name is unknown, or not that of a folder, or two variants have it.
     """
     known = {variant.name: variant for variant in VARIANTS}
     if unknown := set(names or ()) - set(known):
         raise SystemExit(f"unknown variant {sorted(unknown)[0]}; there are: {', '.join(known)}")
     chosen = [variant for variant in VARIANTS[1:] if names is None or variant.name in names]
-    return [VARIANTS[0], *chosen, *(Variant(name, values) for name, *values in added)]
+    for name, *_ in added:
+        if not NAME.fullmatch(name):
+            raise SystemExit(f"--add {name}: a name has letters, digits, dots and hyphens")
+    chosen = [VARIANTS[0], *chosen, *(Variant(name, values) for name, *values in added)]
+    taken = [variant.name for variant in chosen]
+    if twice := [name for name in taken if taken.count(name) > 1]:
+        raise SystemExit(f"two variants are called {twice[0]}: give the one of --add another name")
+    return chosen
 
 
 def read_curve(records: Sequence[MetricsLine]) -> list[tuple[int, float]]:
@@ -229,9 +251,14 @@ class Run:
         if not record.exists():
             return None
         result = Result(**json.loads(record.read_text(encoding="utf-8")))
-        if result.settings != self.settings:
+        if result.config != self.configuration:
             raise SystemExit(f"{record} is of other values: delete it and {self.path}, or give another --folder")
         return result
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """All values of the run, those of the preset too."""
+        return load_config(PRESET, self.settings).model_dump(mode="json")
 
     def start(self, corpus: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dstransformer", "train", PRESET, "--corpus", str(corpus)]
@@ -244,7 +271,7 @@ class Run:
         """Keep the result, and delete the checkpoints."""
         records = list(read_records(self.path / METRICS_NAME, skip_damaged=False))
         final = next(line for line in reversed(records) if line["kind"] == "final_validation")
-        result = Result(self.settings, read_curve(records), _loss(final), final["bleu"], cpu)
+        result = Result(self.configuration, read_curve(records), _loss(final), final["bleu"], cpu)
         self.beside(".json").write_text(json.dumps(asdict(result)), encoding="utf-8")
         shutil.rmtree(self.path / "checkpoints")
         print(f"{self.name}, seed {self.seed}: loss {result.curve[-1][1]:.4f}, BLEU {result.bleu:.2f}", flush=True)
@@ -268,7 +295,9 @@ def _format_row(name: str, runs: Mapping[int, Result], reference: Mapping[int, R
         cells.append("" if is_reference else format_mean(gains, f"+{spec}"))
     reached = [updates_to_reach(own.curve, _last(other)) for own, other in pairs]
     known = [step for step in reached if step is not None]
-    if len(known) == len(pairs) > 0:
+    if not pairs:
+        cells += ["", ""]
+    elif len(known) == len(pairs):
         cells += [format_mean(known, ",.0f"), f"{sum(known) / len(known) * tokens:,.0f}"]
     else:
         cells += [f"not reached in {len(pairs) - len(known)} of {len(pairs)}", ""]
@@ -289,7 +318,7 @@ def _bleu(result: Result) -> float:
 
 
 def _tokens(result: Result) -> int:
-    return int(dict(value.split("=") for value in result.settings)["batch.tgt_tokens"])
+    return int(result.config["batch"]["tgt_tokens"])
 
 
 def _loss(line: Mapping[str, Any]) -> float:
@@ -309,13 +338,16 @@ def _build_corpus(data: Path, corpus: Path) -> Path:
     return corpus
 
 
-def _train(runs: Sequence[Run], corpus: Path, jobs: int) -> None:
+def _train(runs: Sequence[Run], corpus: Path, jobs: int) -> list[Run]:
     """Train these runs, so many at once. If it is stopped, so are they, and each saves a checkpoint.
+
+    Returns:
+        Those that failed.
 
     Raises:
         Stopped: A signal came.
-        SystemExit: A run failed.
     """
+    failed: list[Run] = []
     waiting: Iterator[Run] = iter(runs)
     running: dict[int, tuple[subprocess.Popen[bytes], Run, bool]] = {}
     with stopped_by_signals():
@@ -326,13 +358,15 @@ def _train(runs: Sequence[Run], corpus: Path, jobs: int) -> None:
                     process = run.start(corpus)
                     running[process.pid] = (process, run, is_new)
                 if not running:
-                    return
+                    return failed
                 pid, status, usage = os.wait4(-1, 0)
                 process, run, is_new = running.pop(pid)
                 process.returncode = os.waitstatus_to_exitcode(status)
                 if status:
-                    raise SystemExit(f"exit status {process.returncode}: {run.beside('.log')}")
-                run.finish(usage.ru_utime + usage.ru_stime if is_new else None)
+                    failed.append(run)
+                    print(f"{run.name}, seed {run.seed}: exit status {process.returncode}, see {run.beside('.log')}")
+                else:
+                    run.finish(usage.ru_utime + usage.ru_stime if is_new else None)
         finally:
             for process, _, _ in running.values():
                 process.terminate()

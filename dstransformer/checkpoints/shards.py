@@ -130,7 +130,8 @@ class ShardReader:
                     end += shard.get_shape()[0]
                 if end != size:
                     raise DataError(
-                        f"cannot resume from {self._folder}: of {kind} {name} it has {end:,} of {size:,} elements"
+                        f"cannot resume from {self._folder}: of {kind} {name} it has {end:,} of {size:,} elements; "
+                        "copy it again, or resume from an earlier checkpoint"
                     )
         unknown = sorted({name for _, name in self._ranges} - sizes.keys())
         if unknown:

@@ -62,18 +62,26 @@ Said = Iterator[tuple[str | None, Any]]
 
 def _convert_optimizer(section: Any) -> Said:
     kind, params = _parts(section)
-    if kind.lower() not in ADAM:
-        yield None, f"{kind or 'it'} is left out: this trainer has Adam, with decoupled weight decay"
+    is_muon = kind.lower() == "muon"
+    if kind.lower() not in ADAM and not is_muon:
+        yield None, f"{kind or 'it'} is left out: this trainer has Adam, with decoupled weight decay, and Muon"
         return
+    yield "optimizer.name", "muon" if is_muon else "adam"
+    rate = "adam_lr" if is_muon else "lr"  # a matrix moves by as much as Adam's, unlike with DeepSpeed's Muon
+    known = {"betas", "eps", "weight_decay", rate, "adam_w_mode", "torch_adam"}
+    if is_muon:
+        known.add("momentum")
+        if _is_number(momentum := params.get("momentum")):
+            yield "optimizer.momentum", float(momentum)
     betas = params.get("betas")
     if isinstance(betas, list) and len(betas) == 2 and all(map(_is_number, betas)):
         yield from zip(("optimizer.beta1", "optimizer.beta2"), map(float, betas), strict=True)
-    for name, ours in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay"), ("lr", "schedule.peak")):
+    for name, ours in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay"), (rate, "schedule.peak")):
         if _is_number(value := params.get(name)):
             yield ours, float(value)
     if params.get("adam_w_mode") is False and params.get("weight_decay"):
         yield None, "weight decay is decoupled here (AdamW), not added to the gradient"
-    if ignored := sorted(set(params) - {"betas", "eps", "weight_decay", "lr", "adam_w_mode", "torch_adam"}):
+    if ignored := sorted(set(params) - known):
         yield None, f"{', '.join(ignored)} left out"
     if automatic := sorted(name for name, value in params.items() if value == "auto"):
         yield None, f'{", ".join(automatic)} "auto": the preset\'s values apply'
@@ -84,7 +92,7 @@ def _convert_scheduler(section: Any) -> Said:
     if kind not in WARMUP:
         yield (
             None,
-            f"{kind or 'it'} is left out: here the rate rises linearly, then falls with the inverse square root",
+            f"{kind or 'it'} is left out: here the rate rises linearly, then falls as schedule.kind says",
         )
         return
     if kind in ENDING:

@@ -37,6 +37,15 @@ MAX_EPOCHS = 500
 #: Fewer updates per epoch than this cause a warning: batches hardly vary, and many epochs pass between validations.
 MIN_UPDATES_PER_EPOCH = 10
 
+#: Values, what chooses whether they are read, and for which choices they are.
+CHOSEN_BY = (
+    ("model.max_positions", "model.positions", ("learned",)),
+    ("schedule.final", "schedule.kind", ("linear", "cosine", "warmup_stable_decay")),
+    ("schedule.decay", "schedule.kind", ("warmup_stable_decay",)),
+    ("optimizer.momentum", "optimizer.name", ("muon",)),
+    ("optimizer.muon_rate", "optimizer.name", ("muon",)),
+)
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -259,13 +268,21 @@ def plan_warnings(config: Config, updates_per_epoch: float, in_stages: Sequence[
             f"(optimizer.ema_decay = {config.optimizer.ema_decay}): for the last moving average alone set "
             "checkpoint.average_last=1"
         )
-    model, default = config.model, load_config("base").model.max_positions
-    if model.positions != "learned" and model.max_positions != default:
-        warnings.append(
-            f"model.max_positions = {model.max_positions} has no effect with model.positions = {model.positions}: "
-            "remove it, or set model.positions=learned"
-        )
-    return warnings
+    return [*warnings, *_unused_warnings(config)]
+
+
+def _unused_warnings(config: Config) -> Iterator[str]:
+    """Warnings about values that are not those of the base, and that only another choice reads."""
+    base = load_config("base")
+    for name, choice, readers in CHOSEN_BY:
+        value, chosen = _value(config, name), _value(config, choice)
+        if chosen not in readers and value != _value(base, name):
+            yield f"{name} = {value} has no effect with {choice} = {chosen}: remove it, or set {choice}={readers[0]}"
+
+
+def _value(config: Config, name: str) -> Any:
+    section, key = name.split(".")
+    return getattr(getattr(config, section), key)
 
 
 def _length_warnings(training: TrainingConfig) -> Iterator[str]:

@@ -35,7 +35,7 @@ ADAM_RMS = 0.2
 
 
 def orthogonalise(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """``0.2 sqrt(max(rows, columns)) U V^T`` of ``U S V^T``, roughly: for 1 it has singular values from 0.7 to 1.2.
+    """``0.2 sqrt(max(rows, columns)) U V^T`` of ``U S V^T``, about: in place of 1, singular values are 0.7 to 1.2.
 
     Five Newton-Schulz iterations ``X <- a X + (b A + c A^2) X`` with ``A = X X^T``, from ``X = M / ||M||``.
 
@@ -132,18 +132,21 @@ class Exchange:
         matrices: All matrices.
         places: Where the parts of parameters are that this rank holds, by name.
         world: The process group.
+        load: What earlier exchanges gave each rank to compute; this one's share is added. The same on all ranks.
 
     Attributes:
         parts: Where this rank's pieces are.
     """
 
-    def __init__(self, matrices: Sequence[Matrix], places: Mapping[str, Place], world: World) -> None:
+    def __init__(
+        self, matrices: Sequence[Matrix], places: Mapping[str, Place], world: World, load: list[int]
+    ) -> None:
         self._matrices, self._world = matrices, world
         own = list(_iter_pieces(matrices, places))
         pieces = [piece for piece, _ in own]
         by_rank: list[list[Piece]] = [pieces] if world.world_size == 1 else world.gather(pieces)
         costs = {piece.matrix: matrices[piece.matrix].cost for piece in chain(*by_rank)}
-        owners = deal_matrices(costs, world.world_size)
+        owners = deal_matrices(costs, load)
         own.sort(key=lambda entry: owners[entry[0].matrix])
         self._own = [piece for piece, _ in own]
         self.parts = [part for _, part in own]
@@ -176,8 +179,9 @@ class Exchange:
         else:
             taken = list(chain(*self._taken))
             arrived = self._world.exchange(flat, sizes, [_size(pieces) for pieces in self._taken])
+            del flat  # memory is scarce while all gradients are there
         results = self._compute(compute, taken, arrived)
-        del flat, arrived  # memory is scarce while all gradients are there
+        flat = arrived = none
         returned = torch.cat([none, *(_cut(results[piece.matrix], piece) for piece in chain(*self._taken))])
         del results
         back = self._world.exchange(returned, [_size(pieces) for pieces in self._taken], sizes)
@@ -209,12 +213,16 @@ def _iter_pieces(matrices: Sequence[Matrix], places: Mapping[str, Place]) -> Ite
             yield Piece(number, first - matrix.start, end - first), part
 
 
-def deal_matrices(costs: Mapping[int, int], ranks: int) -> dict[int, int]:
-    """The rank that orthogonalises each matrix: the most expensive first, each to the rank with the least to do."""
-    load = [0] * ranks
+def deal_matrices(costs: Mapping[int, int], load: list[int]) -> dict[int, int]:
+    """The rank that orthogonalises each matrix: the most expensive first, each to the rank with the least to do.
+
+    Args:
+        costs: By the number of the matrix.
+        load: What each rank has to do already; the costs are added.
+    """
     owners = {}
     for number in sorted(costs, key=lambda number: (-costs[number], number)):
-        owners[number] = min(range(ranks), key=load.__getitem__)
+        owners[number] = min(range(len(load)), key=load.__getitem__)
         load[owners[number]] += costs[number]
     return owners
 
@@ -249,6 +257,7 @@ class Muon(torch.optim.AdamW):
         self._places: Mapping[str, Place] = {}
         self._world: World | None = None
         self._exchanges: dict[int, Exchange] = {}
+        self._load: list[int] = []
         self.names = frozenset(matrix.name for matrix in self.matrices)
         hidden: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
@@ -265,7 +274,7 @@ class Muon(torch.optim.AdamW):
 
     def connect(self, places: Mapping[str, Place], world: World) -> None:
         """Tell it what this rank holds of each parameter, which is known once DeepSpeed has partitioned them."""
-        self._places, self._world = places, world
+        self._places, self._world, self._load = places, world, [0] * world.world_size
 
     def step(self, closure: Any = None) -> Any:
         """Apply an update. Collective."""
@@ -302,5 +311,5 @@ class Muon(torch.optim.AdamW):
             assert self._world is not None
             ids = {id(master) for master in masters}
             places = {name: place for name, place in self._places.items() if id(place.master) in ids}
-            self._exchanges[key] = Exchange(self.matrices, places, self._world)
+            self._exchanges[key] = Exchange(self.matrices, places, self._world, self._load)
         return self._exchanges[key]

@@ -58,7 +58,10 @@ def run_to_the_end(trainer: Trainer, *, final: bool) -> str | None:
 
 @contextmanager
 def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], world: World) -> Iterator[list[bool]]:
-    """Make one gradient of rank 1 infinite at these updates; yields whether each left weights and moments unchanged."""
+    """Make gradients of rank 1 infinite at these updates, of the first parameter and of a matrix of a layer.
+
+    Yields whether each left the weights and the moments of all ranks unchanged.
+    """
     unchanged: list[bool] = []
     engine: Any = trainer.engine
     step, now = engine.step, False
@@ -74,7 +77,7 @@ def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], w
         before = copy_state()
         done = step(update, number)
         after = copy_state()
-        unchanged.append(all(torch.equal(tensor, after[name]) for name, tensor in before.items()))
+        unchanged.append(all(world.gather(all(torch.equal(tensor, after[name]) for name, tensor in before.items()))))
         return done
 
     def copy_state() -> dict[tuple[str, str], torch.Tensor]:
@@ -87,7 +90,9 @@ def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], w
 
     if updates or places:
         engine.step = watched
-        next(engine._engine.module.parameters()).register_hook(spoil)
+        model = engine._engine.module
+        for parameter in (next(model.parameters()), model.encoder[0].feed_forward.inner.weight):
+            parameter.register_hook(spoil)
     yield unchanged
 
 

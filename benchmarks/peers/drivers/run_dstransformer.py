@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,20 @@ LAST, AVERAGE = "last", "average"
 _GRACE = 120.0
 
 
-def measure(request: Request, corpus: Path, ranks: int, threads: int, environment: Mapping[str, str]) -> Measurement:
+@dataclass(frozen=True)
+class Launch:
+    """Processes, threads of each, and what differs from the recipe of the request, as of ``dst train --set``."""
+
+    ranks: int
+    threads: int
+    values: Sequence[str] = ()
+
+
+def measure(request: Request, corpus: Path, launch: Launch, environment: Mapping[str, str]) -> Measurement:
     """Train; a wanted model is two, ``LAST`` and ``AVERAGE`` below ``request.model``."""
     run, log, port = Path(request.work) / "run", Path(request.work) / "log", free_port()
-    command = [*_launcher(ranks, port), *build_arguments(request, corpus, run, ranks)]
-    variables = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    command = [*_launcher(launch.ranks, port), *build_arguments(request, corpus, run, launch.ranks), *launch.values]
+    variables = {"OMP_NUM_THREADS": str(launch.threads), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     with log.open("w") as output:
         process = subprocess.Popen(command, env={**environment, **variables}, stdout=output, stderr=output)
     try:
@@ -70,7 +80,7 @@ def build_arguments(request: Request, corpus: Path, run: Path, ranks: int) -> li
         "batch.tgt_tokens": request.tokens,
         "batch.micro_batches": ranks * ACCUMULATION,
         "schedule.warmup_steps": request.warmup,
-        "schedule.scale": request.noam_scale,
+        "schedule.peak": request.peak_rate,
         "training.max_updates": 1_000_000,
         "training.log_every": 1,
         "validation.every": 0,
@@ -96,7 +106,7 @@ def _launcher(ranks: int, port: int) -> list[str]:
 def _read_metrics(path: Path, seconds: float, process: subprocess.Popen[bytes], log: Path) -> Measurement:
     """Follow the file until the updates after the warm-up have taken long enough."""
     while True:
-        _check_runs(process, log)
+        _check(process, log)
         updates = _after_warm_up(_updates(path))[1:]
         took = sum((line["src_tokens"] + line["tgt_tokens"]) / line["tokens_per_second"] for line in updates)
         if len(updates) >= MIN_UPDATES and took >= seconds:
@@ -106,18 +116,22 @@ def _read_metrics(path: Path, seconds: float, process: subprocess.Popen[bytes], 
 
 
 def _train(run: Path, seconds: float, process: subprocess.Popen[bytes], log: Path) -> Measurement:
-    """Let it train for so long after the warm-up, by the clock on the wall: what it writes meanwhile costs its time."""
+    """Let it train for so long after the warm-up, or until its last update, by the clock on the wall: what it writes
+    meanwhile costs its time.
+    """
     path = run / "metrics.jsonl"
     while not (warm := _after_warm_up(_updates(path))):
-        _check_runs(process, log)
+        _check(process, log)
         time.sleep(0.5)
     began = float(warm[0]["time"])
-    while time.time() < began + seconds:
-        _check_runs(process, log)
-        time.sleep(max(0.0, min(1.0, began + seconds - time.time())))
-    for rank in _leaves(process):
-        rank.send_signal(signal.SIGTERM)
-    process.wait(_GRACE)
+    while running := _check(process, log, may_end=True):
+        if (left := began + seconds - time.time()) <= 0:
+            break
+        time.sleep(min(1.0, left))
+    if running:
+        for rank in _leaves(process):
+            rank.send_signal(signal.SIGTERM)
+        process.wait(_GRACE)
     updates = _after_warm_up(_updates(path))[1:]
     src, tgt = (sum(line[f"{side}_tokens"] for line in updates) for side in ("src", "tgt"))
     return Measurement(len(updates), src, tgt, updates[-1]["time"] - began)
@@ -130,9 +144,16 @@ def _keep_models(run: Path, folder: Path) -> None:
     average_run(run, folder / AVERAGE, last=min(AVERAGED, len(checkpoints)), include_warmup=True)
 
 
-def _check_runs(process: subprocess.Popen[bytes], log: Path) -> None:
-    if process.poll() is not None:
-        raise SystemExit(f"dstransformer failed with exit code {process.returncode}:\n{log.read_text()[-3000:]}")
+def _check(process: subprocess.Popen[bytes], log: Path, *, may_end: bool = False) -> bool:
+    """Whether it runs.
+
+    Raises:
+        SystemExit: It failed, or ended too early.
+    """
+    status = process.poll()
+    if status is not None and not (may_end and status == 0):
+        raise SystemExit(f"dstransformer ended too early, with exit code {status}:\n{log.read_text()[-3000:]}")
+    return status is None
 
 
 def _updates(path: Path) -> list[dict[str, Any]]:

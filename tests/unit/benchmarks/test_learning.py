@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ def test_the_update_at_which_a_curve_reaches_a_loss_is_interpolated() -> None:
 
 def result(*losses: float) -> Result:
     curve = [(100 * number, loss) for number, loss in enumerate(losses, start=1)]
-    return Result(["batch.tgt_tokens=2048"], curve, losses[-1] - 0.1, 10.0, 200.0)
+    return Result({"batch": {"tgt_tokens": 2048}}, curve, losses[-1] - 0.1, 10.0, 200.0)
 
 
 def test_differences_are_to_the_reference_with_the_same_seed() -> None:
@@ -74,6 +76,22 @@ def test_variants_are_chosen_by_name_and_added() -> None:
     assert [one.name for one in choose_variants(["linear"], added)] == [VARIANTS[0].name, "linear", "mine"]
     with pytest.raises(SystemExit, match="unknown variant x; there are: inverse_sqrt, linear"):
         choose_variants(["x"], [])
+    with pytest.raises(SystemExit, match="two variants are called linear"):
+        choose_variants(["linear"], [["linear", "model.dropout=0.3"]])
+    with pytest.raises(SystemExit, match="--add a/b: a name has letters"):
+        choose_variants([], [["a/b", "model.dropout=0.3"]])
+
+
+def test_a_result_of_other_values_is_refused(tmp_path: Path) -> None:
+    settings = Scale("narrow", 400, 2048).settings(VARIANTS[1], seed=1)
+    run = Run("linear", 1, settings, tmp_path)
+    assert run.read() is None
+    found = Result(run.configuration, [(400, 2.0)], 1.9, 30.0, None)
+    run.beside(".json").write_text(json.dumps(asdict(found)))
+    assert run.read() == replace(found, curve=[[400, 2.0]])
+    other = replace(run, settings=[*settings, "model.dropout=0.3"])
+    with pytest.raises(SystemExit, match=r"linear-1\.json is of other values: delete it"):
+        other.read()
 
 
 def test_runs_of_other_seeds_have_other_files(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_any_range_is_read_from_any_cut(tmp_path: Path) -> None:
     ([(0, 5), (4, 10)], "its files hold element 4 of weight w twice"),
     ([(0, 9)], "of weight w it has 9 of 10 elements"),
     ([(0, 10), (5, 10)], "its files hold element 5 of weight w twice"),
-    ([], "of weight w it has 0 of 10 elements"),
+    ([], "of weight w it has 0 of 10 elements; copy it again"),
 ])  # fmt: skip
 def test_gaps_overlaps_and_files_of_another_number_of_ranks_are_refused(
     tmp_path: Path, cuts: list[tuple[int, int]], message: str

@@ -43,7 +43,7 @@ def test_what_remains_composes_and_the_rest_can_be_set(tmp_path: Path) -> None:
     assert (config.optimizer.beta2, config.optimizer.eps, config.optimizer.weight_decay) == (0.98, 1e-9, 0.01)
     assert (config.schedule.kind, config.schedule.warmup_steps, config.schedule.peak) == ("linear", 4000, 7e-4)
     assert (config.training.max_updates, config.training.log_every) == (90000, 2000)
-    assert config.optimizer.clip_norm == 1.0
+    assert (config.optimizer.name, config.optimizer.clip_norm) == ("adam", 1.0)
     complete = compose(config, 8)
     assert (zero_stage(complete), precision_of(complete)) == (3, "bf16")
     assert complete["zero_optimization"]["offload_optimizer"]["pin_memory"] is True
@@ -64,6 +64,7 @@ def test_every_entry_is_kept_or_set_or_noted() -> None:
     ({"zero_optimization": {"stage": 2, "cpu_offload": True}},
      {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}, "cpu_offload: its name is offload"),
     ({"optimizer": {"type": "Lamb", "params": {"lr": 1.0}}}, {}, "optimizer: Lamb is left out: this trainer has Adam"),
+    ({"optimizer": {"type": "Muon", "params": {"muon_lr": 0.02}}}, {}, "optimizer: muon_lr left out"),
     ({"scheduler": {"type": "OneCycle"}}, {}, "scheduler: OneCycle is left out"),
     ({"optimizer": 3, "scheduler": []}, {}, "optimizer: it is left out"),
     ({"gradient_accumulation_steps": 4}, {}, "set batch.micro_batches to 4 times the number of processes"),
@@ -75,6 +76,14 @@ def test_forms_of_other_programs(content: dict[str, Any], fragment: dict[str, An
     assert converted.fragment == fragment
     assert any(note in line for line in converted.notes)
     assert not find_problems(converted.fragment)
+
+
+def test_muon_of_deepspeed_is_muon_here() -> None:
+    params = {"momentum": 0.9, "adam_lr": 3e-4, "muon_lr": 0.02, "weight_decay": 0.1, "betas": [0.9, 0.95]}
+    config = load_config("base", convert({"optimizer": {"type": "Muon", "params": params}}).settings)
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.momentum, optimizer.muon_rate) == ("muon", 0.9, 1.0)
+    assert (optimizer.beta2, optimizer.weight_decay, config.schedule.peak) == (0.95, 0.1, 3e-4)
 
 
 def test_all_that_cannot_be_used_is_named_at_once_with_the_command_that_converts(tmp_path: Path) -> None:
@@ -111,6 +120,6 @@ def test_the_command_prints_the_fragment_and_says_the_rest(tmp_path: Path, capsy
     assert main(["ds-config", "--from", str(path)]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["zero_optimization"]["stage"] == 3
-    assert "use with: --set optimizer.beta1=0.9 optimizer.beta2=0.98 optimizer.eps=1.0e-09" in printed.err
+    assert "use with: --set optimizer.name=adam optimizer.beta1=0.9 optimizer.beta2=0.98 optimizer.eps=1.0e-09" in printed.err
     assert main(["ds-config", "base", "--from", str(path)]) == 2
     assert "converts that file alone" in capsys.readouterr().err

@@ -168,6 +168,11 @@ def test_a_pair_that_a_mixture_repeats_is_planned_as_often(toy_corpus: Path) -> 
     (["checkpoint.every_updates=0", "checkpoint.every_minutes=1"], 200.0, []),
     (["model.max_positions=2048"], 200.0, ["model.max_positions = 2048 has no effect with model.positions = sinus"]),
     (["model.max_positions=2048", "model.positions=learned"], 200.0, []),
+    (["schedule.final=0.1"], 200.0, ["has no effect with schedule.kind = inverse_sqrt: remove it, or set schedule.kind=l"]),
+    (["schedule.final=0.1", "schedule.kind=cosine"], 200.0, []),
+    (["schedule.decay=0.1", "schedule.kind=linear"], 200.0, ["schedule.decay = 0.1 has no effect with schedule.kind ="]),
+    (["optimizer.muon_rate=2"], 200.0, ["optimizer.muon_rate = 2.0 has no effect with optimizer.name = adam: remove"]),
+    (["optimizer.muon_rate=2", "optimizer.momentum=0.9", "optimizer.name=muon"], 200.0, []),
     (["training.unigram_alpha=0.2"], 200.0, ["training.unigram_alpha = 0.2 makes sentences longer than they are"]),
     (["training.bpe_dropout=0.1"], 200.0, ["training.bpe_dropout = 0.1 makes sentences longer than they are stored"]),
     (

@@ -160,12 +160,16 @@ def test_the_estimate_holds_at_other_stages(stage: int, world_size: int, micro_b
 @faked
 @with_triton
 @pytest.mark.extended
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_memory_with_another_activation_and_an_output_bias_is_estimated(dropout: float) -> None:
-    changes = (
-        "model.activation=gelu", "model.output_bias=true", f"model.activation_dropout={dropout}",
-        "batch.micro_batches=1",
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("model.activation=gelu", "model.output_bias=true"),
+        ("model.activation=gelu", "model.output_bias=true", "model.activation_dropout=0.1"),
+        ("optimizer.name=muon",),
+    ],
+)
+def test_memory_with_other_values_is_estimated(values: tuple[str, ...]) -> None:
+    changes = (*values, "batch.micro_batches=1")
     recorded = record_update(Layout("base", ("zero1", "bf16"), 1, changes, VOCABULARY, kernels=True))
     config = load_config("base", changes, ["zero1", "bf16"])
     parameters, rows = parameter_count(config.model, VOCABULARY), config.model.embedding_rows(VOCABULARY)
