@@ -56,10 +56,9 @@ COLUMNS = (
 )
 
 #: What every variant has unless it states another value.
-COMMON = ("optimizer.name=adam", "schedule.kind=linear", "schedule.peak=0.0015")
+COMMON = ("optimizer.name=adam", "schedule.kind=linear", "schedule.peak=0.003")
 
 NAME = re.compile(r"[\w.-]+")
-)
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,15 @@ class Variant:
     share: float = 1.0
 
 
-#: The first one is the reference: the paper's schedule.
+#: The first one is the reference.
 VARIANTS = (
-    Variant("inverse_sqrt", ["schedule.kind=inverse_sqrt"]),
-    Variant("linear", []),
-    Variant("linear-0.003", ["schedule.peak=0.003"]),
+    Variant("adam", []),
+    Variant("adam-0.0015", ["schedule.peak=0.0015"]),
+    Variant("inverse_sqrt-0.0015", ["schedule.kind=inverse_sqrt", "schedule.peak=0.0015"]),
     Variant("stable-decay", ["schedule.kind=warmup_stable_decay"]),
     Variant("muon", ["optimizer.name=muon"]),
-    Variant("muon-0.003", ["optimizer.name=muon", "schedule.peak=0.003"]),
+    Variant("muon-0.0015", ["optimizer.name=muon", "schedule.peak=0.0015"]),
+    Variant("muon-0.006", ["optimizer.name=muon", "schedule.peak=0.006"]),
     Variant("half-batch", [], share=0.5),
     Variant("double-batch", [], share=2.0),
 )

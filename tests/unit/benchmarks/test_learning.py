@@ -73,11 +73,11 @@ def test_every_variant_is_a_configuration_with_as_many_tokens(variant: Variant) 
 
 def test_variants_are_chosen_by_name_and_added() -> None:
     added = [["mine", "model.dropout=0.3"]]
-    assert [one.name for one in choose_variants(["linear"], added)] == [VARIANTS[0].name, "linear", "mine"]
-    with pytest.raises(SystemExit, match="unknown variant x; there are: inverse_sqrt, linear"):
+    assert [one.name for one in choose_variants(["muon"], added)] == ["adam", "muon", "mine"]
+    with pytest.raises(SystemExit, match="unknown variant x; there are: adam, adam-0.0015"):
         choose_variants(["x"], [])
-    with pytest.raises(SystemExit, match="two variants are called linear"):
-        choose_variants(["linear"], [["linear", "model.dropout=0.3"]])
+    with pytest.raises(SystemExit, match="two variants are called muon"):
+        choose_variants(["muon"], [["muon", "model.dropout=0.3"]])
     with pytest.raises(SystemExit, match="--add a/b: a name has letters"):
         choose_variants([], [["a/b", "model.dropout=0.3"]])
 
