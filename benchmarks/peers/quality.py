@@ -240,9 +240,9 @@ def format_results(results: Sequence[Result], bench: Bench) -> str:
         trained, done = result.trained, result.trained.measurement
         rows.append(
             f"{result.system.name} | {result.weights} | {trained.precision}, {trained.allocator} | "
-            f"{done.seconds / 60:.1f} | {done.updates:,} | {done.tgt_tokens / text.tgt_lengths.sum():.1f} | {done.tokens_per_second:,.0f} | "
-            f"{done.tokens_per_second * flops / trained.peak:.1%} | {result.bleu['val']:.1f} | "
-            f"{result.bleu['test_2016']:.1f} | {result.length:.1f} | {trained.others:.0%}"
+            f"{done.seconds / 60:.1f} | {done.updates:,} | {done.tgt_tokens / text.tgt_lengths.sum():.1f} | "
+            f"{done.tokens_per_second:,.0f} | {done.tokens_per_second * flops / trained.peak:.1%} | "
+            f"{result.bleu['val']:.1f} | {result.bleu['test_2016']:.1f} | {result.length:.1f} | {trained.others:.0%}"
         )
     return "\n\n".join(
         [

@@ -138,9 +138,7 @@ class Exchange:
         parts: Where this rank's pieces are.
     """
 
-    def __init__(
-        self, matrices: Sequence[Matrix], places: Mapping[str, Place], world: World, load: list[int]
-    ) -> None:
+    def __init__(self, matrices: Sequence[Matrix], places: Mapping[str, Place], world: World, load: list[int]) -> None:
         self._matrices, self._world = matrices, world
         own = list(_iter_pieces(matrices, places))
         pieces = [piece for piece, _ in own]

@@ -74,7 +74,7 @@ def test_every_variant_is_a_configuration_with_as_many_tokens(variant: Variant) 
 def test_variants_are_chosen_by_name_and_added() -> None:
     added = [["mine", "model.dropout=0.3"]]
     assert [one.name for one in choose_variants(["muon"], added)] == ["adam", "muon", "mine"]
-    with pytest.raises(SystemExit, match="unknown variant x; there are: adam, adam-0.0015"):
+    with pytest.raises(SystemExit, match=r"unknown variant x; there are: adam, adam-0\.0015"):
         choose_variants(["x"], [])
     with pytest.raises(SystemExit, match="two variants are called muon"):
         choose_variants(["muon"], [["muon", "model.dropout=0.3"]])

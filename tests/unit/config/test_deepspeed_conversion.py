@@ -120,6 +120,9 @@ def test_the_command_prints_the_fragment_and_says_the_rest(tmp_path: Path, capsy
     assert main(["ds-config", "--from", str(path)]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["zero_optimization"]["stage"] == 3
-    assert "use with: --set optimizer.name=adam optimizer.beta1=0.9 optimizer.beta2=0.98 optimizer.eps=1.0e-09" in printed.err
+    assert (
+        "use with: --set optimizer.name=adam optimizer.beta1=0.9 optimizer.beta2=0.98 optimizer.eps=1.0e-09"
+        in printed.err
+    )
     assert main(["ds-config", "base", "--from", str(path)]) == 2
     assert "converts that file alone" in capsys.readouterr().err

@@ -58,9 +58,7 @@ def by_formula(matrix: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 40), (40, 16), (1, 8), (64, 256)])
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2), (torch.float16, 2e-2)]
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2), (torch.float16, 2e-2)])
 def test_the_update_is_that_of_the_formula(shape: tuple[int, int], dtype: torch.dtype, tolerance: float) -> None:
     torch.manual_seed(1)
     matrix = torch.randn(shape) * 1e-3
