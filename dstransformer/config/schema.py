@@ -215,6 +215,7 @@ class TrainingConfig(Section):
 
     max_updates: Count
     seed: NonNegative
+    zero_init_residual: bool
     bpe_dropout: Probability
     unigram_alpha: Annotated[float, Field(ge=0.0, le=10.0)]
     augment: list[Annotated[Modifier, Field(discriminator="modifier")]]

@@ -4,6 +4,7 @@ from dstransformer.model.attention_weights import AttentionWeights, attention_we
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_weights
 from dstransformer.model.flops import LengthSums, training_flops
 from dstransformer.model.incremental import IncrementalDecoder
+from dstransformer.model.initialization import zero_residual_branches
 from dstransformer.model.loss import LossSums
 from dstransformer.model.memory import activation_bytes, loss_bytes, recomputed_bytes, uses_varlen
 from dstransformer.model.meta import parameter_count
@@ -33,4 +34,5 @@ __all__ = [
     "save_weights",
     "training_flops",
     "uses_varlen",
+    "zero_residual_branches",
 ]

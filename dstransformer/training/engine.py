@@ -20,7 +20,7 @@ from dstransformer.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
 from dstransformer.config import Config, offloads_optimizer, precision_of, zero_stage
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.errors import ConfigError
-from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer
+from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer, zero_residual_branches
 from dstransformer.training.muon import Muon
 from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer
 from dstransformer.training.partition import Partition
@@ -128,6 +128,8 @@ class Engine:
             recompute=config.training.activation_checkpointing,
             int8_weights=config.training.int8_weights,
         )
+        if config.training.zero_init_residual:
+            zero_residual_branches(model)
         if initial is not None:
             with world.collective_errors():
                 initial(model)
