@@ -85,6 +85,8 @@ VARIANTS = (
     Variant("muon", ["optimizer.name=muon"]),
     Variant("muon-0.0015", ["optimizer.name=muon", "schedule.peak=0.0015"]),
     Variant("muon-0.006", ["optimizer.name=muon", "schedule.peak=0.006"]),
+    Variant("adam-zero", ["training.zero_init_residual=true"]),
+    Variant("muon-zero", ["optimizer.name=muon", "training.zero_init_residual=true"]),
     Variant("half-batch", [], share=0.5),
     Variant("double-batch", [], share=2.0),
 )
