@@ -85,7 +85,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Bench:
-    """What the trainings have in common, and what differs in ours; times are in seconds."""
+    """What the trainings have in common; times are in seconds."""
 
     model: str
     text: Text
@@ -97,7 +97,6 @@ class Bench:
     keep: bool
     peak_rate: float
     warmup: int
-    ours: Sequence[str]
 
     def train(self, system: System, folder: Path) -> Trained:
         """Leave the trained model in ``folder``, in place of one that is there, unless that may be kept."""
@@ -143,7 +142,7 @@ class Bench:
         request = asdict(self._request("", "", self.seconds, ""))
         common = {name: value for name, value in request.items() if name not in ("text", "work", "precision", "model")}
         size = {"pairs": len(self.text.src_lengths), "tgt_tokens": int(self.text.tgt_lengths.sum())}
-        return {**common, **size, **({"ours": list(self.ours)} if system.ours and self.ours else {})}
+        return {**common, **size, **({"ours": list(system.values)} if system.values else {})}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +186,6 @@ def main(options: argparse.Namespace) -> None:
             keep=options.keep,
             peak_rate=options.peak_rate or PEAK_RATES[options.model],
             warmup=options.warmup,
-            ours=options.ours,
         )
         pieces = Pieces(models / TOKENIZER)
         splits = [pieces.read(options.data, split, options.sentences) for split in SPLITS]
@@ -234,6 +232,7 @@ def _read_record(folder: Path) -> Trained | None:
 def format_results(results: Sequence[Result], bench: Bench) -> str:
     """The table, in Markdown."""
     sizes, text = load_sized(bench.model, "fp32").model, bench.text
+    unlike = {tuple(result.system.values) for result in results} - {()}
     flops = flops_per_token(sizes, VOCABULARY, text.src_lengths, text.tgt_lengths)
     rows = []
     for result in results:
@@ -253,7 +252,7 @@ def format_results(results: Sequence[Result], bench: Bench) -> str:
             f"{signature()}.",
             format_table(COLUMNS, rows),
             "In bf16 the weights of eole are bf16 too; the others keep fp32.",
-            *([f"Ours differs in: {' '.join(bench.ours)}."] if bench.ours else []),
+            *(f"Ours differs in: {' '.join(values)}." for values in unlike),
             _lead(results),
         ]
     )

@@ -22,6 +22,9 @@ PEERS = ("huggingface", "eole", "sockeye")
 class System(ABC):
     """Something that trains."""
 
+    #: What differs from the common recipe, as of ``dst train --set``.
+    values: Sequence[str] = ()
+
     def __init__(self, name: str, *, ours: bool) -> None:
         self.name = name
         self.ours = ours
@@ -65,13 +68,13 @@ class Dstransformer(System):
         super().__init__(f"dstransformer, {ranks} rank{'s' if ranks > 1 else ''} × {threads} thread{plural}", ours=True)
         self._ranks = ranks
         self._threads = threads
-        self._values = values
+        self.values = values
 
     def prepare(self, cache: Path) -> None:
         pass
 
     def measure(self, request: Request, text: Text, environment: Mapping[str, str]) -> Measurement:
-        run = Launch(self._ranks, self._threads, self._values)
+        run = Launch(self._ranks, self._threads, self.values)
         return run_dstransformer.measure(request, text.corpus, run, environment)
 
 

@@ -297,7 +297,7 @@ def _format_row(name: str, runs: Mapping[int, Result], reference: Mapping[int, R
         cells.append("" if is_reference else format_mean(gains, f"+{spec}"))
     reached = [updates_to_reach(own.curve, _last(other)) for own, other in pairs]
     known = [step for step in reached if step is not None]
-    if not pairs:
+    if is_reference or not pairs:
         cells += ["", ""]
     elif len(known) == len(pairs):
         cells += [format_mean(known, ",.0f"), f"{sum(known) / len(known) * tokens:,.0f}"]

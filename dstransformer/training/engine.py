@@ -116,20 +116,7 @@ class Engine:
         if world.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if config.training.tf32 else "highest")
         torch.manual_seed(config.training.seed)
-        model = Transformer(
-            config.model,
-            vocab_size,
-            config.loss.label_smoothing,
-            config.training.attention_backend,
-            r_drop=config.loss.r_drop,
-            guided_alignment=config.loss.guided_alignment,
-            src_vocab_size=src_vocab_size,
-            dtype=None if dtype == torch.float32 else dtype,
-            recompute=config.training.activation_checkpointing,
-            int8_weights=config.training.int8_weights,
-        )
-        if config.training.zero_init_residual:
-            zero_residual_branches(model)
+        model = self._build_model(vocab_size, src_vocab_size, dtype)
         if initial is not None:
             with world.collective_errors():
                 initial(model)
@@ -165,6 +152,25 @@ class Engine:
         self._finite = _HostFlag(world.device)
         if not self._stage:
             self._optimizer.register_step_pre_hook(_skip_overflow)
+
+    def _build_model(self, vocab_size: int, src_vocab_size: int | None, dtype: torch.dtype) -> Transformer:
+        """The model with its random initial weights, in fp32."""
+        config = self._config
+        model = Transformer(
+            config.model,
+            vocab_size,
+            config.loss.label_smoothing,
+            config.training.attention_backend,
+            r_drop=config.loss.r_drop,
+            guided_alignment=config.loss.guided_alignment,
+            src_vocab_size=src_vocab_size,
+            dtype=None if dtype == torch.float32 else dtype,
+            recompute=config.training.activation_checkpointing,
+            int8_weights=config.training.int8_weights,
+        )
+        if config.training.zero_init_residual:
+            zero_residual_branches(model)
+        return model
 
     def _build_rounded_weights(self, dtype: torch.dtype) -> Callable[[], AbstractContextManager[None]]:
         """Within what it returns the model finds its weights rounded. At stage 3 they are rounded to be gathered.
