@@ -232,7 +232,7 @@ def _read_record(folder: Path) -> Trained | None:
 def format_results(results: Sequence[Result], bench: Bench) -> str:
     """The table, in Markdown."""
     sizes, text = load_sized(bench.model, "fp32").model, bench.text
-    unlike = {tuple(result.system.values) for result in results} - {()}
+    values = next((result.system.values for result in results if result.system.values), ())
     flops = flops_per_token(sizes, VOCABULARY, text.src_lengths, text.tgt_lengths)
     rows = []
     for result in results:
@@ -252,7 +252,7 @@ def format_results(results: Sequence[Result], bench: Bench) -> str:
             f"{signature()}.",
             format_table(COLUMNS, rows),
             "In bf16 the weights of eole are bf16 too; the others keep fp32.",
-            *(f"Ours differs in: {' '.join(values)}." for values in unlike),
+            *([f"Ours differs in: {' '.join(values)}."] if values else []),
             _lead(results),
         ]
     )
