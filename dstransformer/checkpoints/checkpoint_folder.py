@@ -12,7 +12,6 @@ from dstransformer.checkpoints.format import (
     RESUMABLE_VERSION,
     Checkpoint,
     TrainState,
-    manifest_text,
     open_checkpoint,
     read_checkpoint,
 )
@@ -180,11 +179,11 @@ class CheckpointFolder:
 
     def amend(self, checkpoint: Checkpoint, state: TrainState, score: Score | None, *, interim: bool) -> Checkpoint:
         """Replace the training state and the score of a checkpoint in one write, and delete later ones. Rank 0 only."""
+        amended = Checkpoint.scored(checkpoint.path, state, score, checkpoint.files, interim=interim)
         with storage_errors(checkpoint.path):
-            text = manifest_text(state, score, checkpoint.files, interim=interim)
-            replace_file(checkpoint.path / MANIFEST, text)
+            replace_file(checkpoint.path / MANIFEST, amended.manifest_text)
         self.delete_after(state.step)
-        return read_checkpoint(checkpoint.path)
+        return amended
 
     def partial_path(self, step: int) -> Path:
         """The folder in which the checkpoint of an update is written before it becomes visible."""
@@ -229,8 +228,9 @@ class CheckpointFolder:
         """
         partial = self.partial_path(state.step)
         final = self.path / f"step-{state.step:08d}"
+        checkpoint = Checkpoint.scored(final, state, score, files, interim=interim)
         with storage_errors(partial, full=ROOM_ADVICE):
-            write_durably(partial / MANIFEST, manifest_text(state, score, files, interim=interim))
+            write_durably(partial / MANIFEST, checkpoint.manifest_text)
             for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
                 sync(folder)
             # One of the same name is damaged, and was skipped when the run resumed, or it lacks a score.
@@ -239,7 +239,7 @@ class CheckpointFolder:
                 partial.rename(final)
             self._delete_after(final.name)
             self._prune()
-            return read_checkpoint(final)
+        return checkpoint
 
     def steps(self) -> list[int]:
         """The updates of all complete checkpoints, oldest first, damaged ones included."""

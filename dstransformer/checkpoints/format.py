@@ -19,7 +19,7 @@ from dstransformer.config import Precision, precision_of, zero_stage
 from dstransformer.corpus import Manifest
 from dstransformer.errors import DataError
 from dstransformer.evaluation import Score
-from dstransformer.io.files import file_sha256, read_error
+from dstransformer.io.files import read_error
 from dstransformer.io.json_text import read_record
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
@@ -227,6 +227,14 @@ class Checkpoint:
     interim: bool = False
     files: Mapping[str, str] = field(default_factory=dict, compare=False)
 
+    @classmethod
+    def scored(
+        cls, path: Path, state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool
+    ) -> Checkpoint:
+        """A checkpoint in the newest format version, with a score that has a name."""
+        value, metric = (None, None) if score is None else (score.value, score.name)
+        return cls(path, state, value, metric, interim=interim, files=files)
+
     @property
     def shards(self) -> Path:
         """The folder of weights and moments."""
@@ -243,9 +251,22 @@ class Checkpoint:
         return None if self.score is None or self.metric is None else Score(self.metric, self.score)
 
     @property
-    def sha256(self) -> str:
-        """The hash of the manifest, which contains the hash of every file."""
-        return file_sha256(self.path / MANIFEST)
+    def manifest_text(self) -> str:
+        """The content of its manifest, in the newest format version."""
+        values = asdict(self.state)
+        # Older programs ignore keys beside the state.
+        beside = {name: values.pop(name) for name in ("cost", "early_stopping", "engine", "recovery")}
+        beside = _rename(beside | {"recovery": _rename(beside["recovery"], _KEYS)}, _KEYS)
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "state": values,
+            **beside,
+            "score": self.score,
+            "metric": self.metric,
+            "interim": self.interim,
+            "files": dict(sorted(self.files.items())),
+        }
+        return json.dumps(manifest | {OWN_HASH: hash_manifest(manifest)}, indent=2) + "\n"
 
 
 @dataclass(frozen=True)
@@ -259,24 +280,6 @@ class _Stored:
 
 
 _STORED = TypeAdapter(_Stored)
-
-
-def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool = False) -> str:
-    """The content of ``manifest.json``. ``files`` maps paths within the checkpoint to SHA-256 hashes."""
-    values = asdict(state)
-    # Older programs ignore keys beside the state.
-    beside = {name: values.pop(name) for name in ("cost", "early_stopping", "engine", "recovery")}
-    beside = _rename(beside | {"recovery": _rename(beside["recovery"], _KEYS)}, _KEYS)
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "state": values,
-        **beside,
-        "score": None if score is None else score.value,
-        "metric": None if score is None else score.name,
-        "interim": interim,
-        "files": dict(sorted(files.items())),
-    }
-    return json.dumps(manifest | {OWN_HASH: hash_manifest(manifest)}, indent=2) + "\n"
 
 
 def _rename(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

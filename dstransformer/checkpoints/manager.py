@@ -6,6 +6,7 @@ visible when all ranks have written theirs. If any rank fails, all ranks discard
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -292,8 +293,9 @@ class CheckpointManager:
         self._has_saved = True
 
     def _announce(self, checkpoint: Checkpoint) -> None:
-        step, score = checkpoint.state.step, checkpoint.score
-        self._tracker.emit(CheckpointSaved(checkpoint.path, checkpoint.sha256, step, score))
+        """Report a complete checkpoint. Its manifest is not read again: the disk may have failed since."""
+        sha256 = hashlib.sha256(checkpoint.manifest_text.encode()).hexdigest()
+        self._tracker.emit(CheckpointSaved(checkpoint.path, sha256, checkpoint.state.step, checkpoint.score))
 
     def _check_run_is_there(self) -> None:
         """Refuse to write where the run folder was mounted before."""

@@ -129,7 +129,7 @@ def test_evicted_pods_ask_to_run_again_and_go_on_with_one_pod_less(
     run = tmp_path / "run"
     commands = pod_commands(pod, toy_corpus, run, pods=2, updates=100_000)
     with started(commands[0]) as first, started(commands[1]) as second:
-        wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5)
+        wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5, running=[first, second])
         second.terminate()
         assert [one.wait(HANG_SECONDS) for one in (first, second)] == [RUN_AGAIN, RUN_AGAIN]
     stopped = latest_state(run)

@@ -51,7 +51,7 @@ def test_a_build_survives_the_worker_of_a_node(tmp_path: Path, given: Given) -> 
             for node in cluster.nodes
         ]
         with started(first.command(*build), stderr=-1, stdout=-1) as process:
-            wait_until(lambda: some_chunks(tmp_path / "corpus.work"))
+            wait_until(lambda: some_chunks(tmp_path / "corpus.work"), running=[process])
             os.kill(workers[1], signal.SIGKILL)
             assert process.poll() is None
             errors = finish(process)[1]

@@ -55,7 +55,8 @@ def test_two_nodes_train_like_two_local_ranks(
         log.open("w") as output,
         started(command, cluster.environment, cwd=tmp_path, stdout=output, stderr=output) as program,
     ):
-        wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= UPDATES, log.read_text)
+        logged = run / "metrics.jsonl"
+        wait_until(lambda: logged.exists() and len(losses(run)) >= UPDATES, log.read_text, running=[program])
         program.terminate()
         assert program.wait(HANG_SECONDS) == RUN_AGAIN
     # pdsh prefixes every line with the node's name; each rank logs where the launcher started it.

@@ -108,16 +108,15 @@ def test_a_run_outlives_every_fault_of_its_disks(toy_corpus: Path, disk: Path) -
 
         def await_refusal() -> None:
             before = said().count(UNSAVED)
-            wait_until(lambda: said().count(UNSAVED) > before, said)
-            assert [rank.poll() for rank in ranks] == [None, None], said()
+            wait_until(lambda: said().count(UNSAVED) > before, said, running=ranks)
 
         def await_checkpoint() -> None:
             # The newest may have been completed before the fault, so this waits for two.
             for _ in range(2):
                 before = latest_state(run)["step"]
-                wait_until(lambda before=before: latest_state(run)["step"] > before, said)  # type: ignore[misc]
+                wait_until(lambda before=before: latest_state(run)["step"] > before, said, running=ranks)  # type: ignore[misc]
 
-        wait_until((run / "checkpoints" / "latest").exists, said)
+        wait_until((run / "checkpoints" / "latest").exists, said, running=ranks)
         faults = [
             lambda: full(disk),
             lambda: read_only(run / "checkpoints"),
@@ -150,9 +149,11 @@ def test_the_end_of_a_run_waits_for_a_full_disk(toy_corpus: Path, disk: Path) ->
     overrides = ("training.max_updates=12", "checkpoint.every_updates=0", "checkpoint.retry_seconds=5")
     arguments = train_arguments(toy_corpus, run, *overrides)
     with srun(arguments, arguments) as ranks:
-        wait_until((run / "ds_config.json").exists)
+        wait_until((run / "ds_config.json").exists, running=ranks)
         with full(disk):
-            wait_until(lambda: "the last checkpoint could not be saved" in ranks[0].outputs[1].read_text())
+            wait_until(
+                lambda: "the last checkpoint could not be saved" in ranks[0].outputs[1].read_text(), running=ranks
+            )
         outputs = finish_all(ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     assert (run / "bundle" / "model.safetensors").exists()
@@ -168,10 +169,10 @@ def test_the_end_of_a_run_waits_for_the_disk_of_its_metrics(toy_corpus: Path, di
     seconds = 3 if heals else 0.2
     overrides = ("training.max_updates=12", "checkpoint.every_updates=6", f"checkpoint.retry_seconds={seconds}")
     with srun(*[train_arguments(toy_corpus, run, *overrides)] * 2) as ranks:
-        wait_until((run / "checkpoints" / "latest").exists)
+        wait_until((run / "checkpoints" / "latest").exists, running=ranks)
         with read_only(run / "metrics.jsonl"):
             said = "the last lines of metrics.jsonl could not be saved"
-            wait_until(lambda: said in ranks[0].outputs[1].read_text())
+            wait_until(lambda: said in ranks[0].outputs[1].read_text(), running=ranks)
             if not heals:
                 outputs = finish_all(ranks)
         if heals:

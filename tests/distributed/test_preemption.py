@@ -5,15 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from support.processes.forks import Fork
-from support.processes.launching import finish, forked, launcher, run_dst, started
+from support.processes.launching import finish, forked, launcher, run_dst, started, wait_until
 from support.processes.ranks import finish_all, run_dst_ranks, srun
 from support.training.runs import TINY, latest_state, losses
 
@@ -27,16 +26,6 @@ STOPPED = 143
 def train_arguments(corpus: Path, run: Path, updates: int = UPDATES) -> list[str]:
     options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", "zero2", "fp32", "--set", *TINY]
     return [*options, "model.dropout=0.1", f"training.max_updates={updates}"]
-
-
-def wait_until(
-    condition: Callable[[], bool], process: subprocess.Popen[str] | Fork, printed: Path | None = None
-) -> None:
-    """``printed`` holds the output of a process that has no pipe; a failure shows it."""
-    while not condition():
-        said = printed.read_text() if printed else ""
-        assert process.poll() is None, f"the run ended before the signal: {said}"
-        time.sleep(0.02)
 
 
 def has_logged(run: Path, update: int) -> bool:
@@ -82,7 +71,7 @@ def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_p
 
     # SLURM warns one task while DeepSpeed is still starting: both stop, with the exit status of an unfinished run.
     with srun(arguments, arguments) as ranks:
-        wait_until((run / "ds_config.json").exists, ranks[0])
+        wait_until((run / "ds_config.json").exists, running=ranks)
         ranks[0].send_signal(signal.SIGUSR1)
         outputs = finish_all(ranks)
     assert [rank.returncode for rank in ranks] == [STOPPED, STOPPED], outputs
@@ -91,7 +80,7 @@ def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_p
 
     # The same command resumes. SIGTERM then reaches the other rank, and a launcher passes on its exit status.
     with two_ranks(kind, arguments) as processes:
-        wait_until(lambda: has_logged(run, stopped + 5), processes[0])
+        wait_until(lambda: has_logged(run, stopped + 5), running=processes)
         terminate_rank_1(processes)
         for process in processes:
             finish(process)
@@ -113,7 +102,7 @@ def test_a_checkpoint_that_cannot_be_complete_in_time_is_abandoned(toy_corpus: P
     run, moved = tmp_path / "run", tmp_path / "elsewhere" / "moved"
     arguments = [*train_arguments(toy_corpus, run), "checkpoint.every_updates=5"]
     with srun([*arguments, "checkpoint.stop_seconds=2"], [*arguments, "checkpoint.stop_seconds=2"]) as ranks:
-        wait_until((run / "checkpoints" / "latest").exists, ranks[0])
+        wait_until((run / "checkpoints" / "latest").exists, running=ranks)
         ranks[1].send_signal(signal.SIGSTOP)
         ranks[0].send_signal(signal.SIGTERM)
         _, errors = finish(ranks[0])
@@ -141,7 +130,7 @@ def test_sigterm_to_the_deepspeed_launcher_is_said_in_one_line_with_one_cause(to
     run, printed = tmp_path / "run", tmp_path / "printed"
     command = launcher(2, "--module", "dstransformer", *train_arguments(toy_corpus, run, MANY))
     with printed.open("w") as file, started(command, stdout=file, stderr=subprocess.STDOUT) as program:
-        wait_until(lambda: has_logged(run, 5), program, printed)
+        wait_until(lambda: has_logged(run, 5), printed.read_text, running=[program])
         (node,) = psutil.Process(program.pid).children()
         program.terminate()
         finish(program)
@@ -162,7 +151,7 @@ def test_sigterm_to_the_deepspeed_launcher_is_said_in_one_line_with_one_cause(to
 def test_ctrl_c_writes_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with forked(["-m", "dstransformer", *train_arguments(toy_corpus, run)]) as program:
-        wait_until(lambda: has_logged(run, 5), program)
+        wait_until(lambda: has_logged(run, 5), running=[program])
         program.send_signal(signal.SIGINT)
         output, _ = finish(program)
     assert program.returncode == STOPPED

@@ -181,7 +181,7 @@ def test_a_suspended_job_goes_on(toy_corpus: Path, tmp_path: Path) -> None:
     limits += ["validation.every=0", "checkpoint.every_updates=0"]
     arguments = train_arguments(toy_corpus, run, "training.max_updates=90", *limits)
     with srun(arguments, arguments) as ranks:
-        wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5)
+        wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5, running=ranks)
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for rank in ranks:
                 rank.send_signal(number)

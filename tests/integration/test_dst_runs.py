@@ -14,7 +14,7 @@ from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst, wait_until
 from support.training.runs import TINY
 
-from dstransformer.checkpoints.format import EarlyStoppingState, manifest_text, read_checkpoint
+from dstransformer.checkpoints.format import EarlyStoppingState, read_checkpoint
 
 #: A checkpoint every second update; the warm-up ends with the sixth update.
 SHORT = ["training.max_updates=8", "checkpoint.every_updates=2", "checkpoint.keep_last=4", "schedule.warmup_steps=6"]
@@ -142,7 +142,8 @@ class TestEnd:
         manifest = run / "checkpoints" / "step-00000004" / "manifest.json"
         scored = read_checkpoint(manifest.parent)
         never = replace(scored.state, early_stopping=EarlyStoppingState())
-        manifest.write_text(manifest_text(never, None, scored.files, interim=True))
+        stopped = replace(scored, state=never, score=None, metric=None, interim=True)
+        manifest.write_text(stopped.manifest_text)
         changes = "checkpoint.average_last=4", "validation.every=4"
         done = run_dst(*train_options(toy_corpus, run, *changes))
         assert done.returncode == 0, done.stderr
@@ -333,9 +334,9 @@ def test_a_second_interrupt_ends_the_run_at_once(
         "decoding.max_extra_tokens=999",
     )
     with forked(["-m", "dstransformer", *train_options(toy_corpus, run, *slow)], environment()) as process:
-        wait_until(lambda: '"kind": "train", "step": 9' in (run / "metrics.jsonl").read_text())
+        wait_until(lambda: '"kind": "train", "step": 9' in (run / "metrics.jsonl").read_text(), running=[process])
         process.send_signal(signal.SIGINT)
-        wait_until(lambda: "dst: SIGINT" in process.outputs[1].read_text())
+        wait_until(lambda: "dst: SIGINT" in process.outputs[1].read_text(), running=[process])
         process.send_signal(signal.SIGINT)
         _, errors = finish(process)
     assert process.returncode == 130, errors

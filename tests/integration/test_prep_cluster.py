@@ -47,7 +47,7 @@ def test_a_killed_worker_costs_only_what_it_was_at(
     command = [sys.executable, "-m", "data_prep", "build", *options, "--cluster", str(file), "--out", str(out)]
     assert "wants TLS, and Dask's configuration here names no certificate" in refuses(capsys, main(command[3:]))
     with started(command, environment(tls), stderr=-1, stdout=-1) as process:
-        wait_until(lambda: some_chunks(tmp_path / "corpus.work"))
+        wait_until(lambda: some_chunks(tmp_path / "corpus.work"), running=[process])
         os.kill(workers[0], signal.SIGKILL)
         assert process.poll() is None
         errors = finish(process)[1]
@@ -72,7 +72,7 @@ def test_a_lost_scheduler_is_said_and_finished_chunks_stay(
 
     stack.enter_context(dask_process("worker", file, *LOCAL))
     with started(command, stderr=-1, stdout=-1) as process:
-        wait_until(lambda: some_chunks(tmp_path / "corpus.work"))
+        wait_until(lambda: some_chunks(tmp_path / "corpus.work"), running=[process])
         os.kill(scheduler, signal.SIGKILL)
         lines = finish(process)[1].splitlines()
     assert process.returncode == 1

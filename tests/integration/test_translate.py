@@ -53,8 +53,8 @@ def test_after_a_kill_the_same_command_goes_on(text: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     parts = Path(f"{out}.parts")
     arguments = ["translate", str(BUNDLE), str(text), "--output", str(out), "--resume"]
-    process = subprocess.Popen([sys.executable, "-m", "dstransformer", *arguments], env=environment())
-    wait_until(lambda: parts.is_dir() and len(list(parts.glob("part-*"))) > 1)
+    process = subprocess.Popen([sys.executable, "-m", "dstransformer", *arguments], env=environment(), text=True)
+    wait_until(lambda: parts.is_dir() and len(list(parts.glob("part-*"))) > 1, running=[process])
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "it was done before the kill: the test needs more lines"
     assert not out.exists()

@@ -135,12 +135,29 @@ def run_command(
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def wait_until(condition: Callable[[], bool], message: Callable[[], str] = str, seconds: float = LIMIT) -> None:
-    """Wait for a condition. Raises AssertionError with the message after a time limit meant for hangs only."""
-    deadline = time.monotonic() + seconds
+def wait_until(
+    condition: Callable[[], bool],
+    message: Callable[[], str] = str,
+    *,
+    running: Sequence[subprocess.Popen[str] | Fork] = (),
+) -> None:
+    """Wait for a condition.
+
+    Args:
+        condition: The condition.
+        message: What a failure shows.
+        running: Processes that must run until the condition holds.
+
+    Raises:
+        AssertionError: A process ended first, or a time limit passed that is meant for hangs only.
+    """
+    deadline = time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {message()}"
-        time.sleep(0.05)
+        ended = [process.poll() for process in running]
+        if any(status is not None for status in ended) and not condition():
+            raise AssertionError(f"exit statuses {ended} before it holds: {message()}")
+        assert time.monotonic() < deadline, f"not within {LIMIT:.0f} s: {message()}"
+        time.sleep(0.02)
 
 
 def run_dst(

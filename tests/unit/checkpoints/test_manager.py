@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,17 +26,21 @@ from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.supervision.stop_signals import StopRequest
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import StorageError
+from dstransformer.evaluation import Score
 from dstransformer.io.retry import MAX_TRIES
-from dstransformer.tracking import Event, SaveFailed, Tracker
+from dstransformer.tracking import CheckpointSaved, Event, SaveFailed, Tracker
 
 
 class Record(Tracker):
-    """Remembers what was not saved."""
+    """Remembers what was saved, and what was not."""
 
     def __init__(self) -> None:
+        self.saved: list[CheckpointSaved] = []
         self.unsaved: list[tuple[int, str]] = []
 
     def emit(self, event: Event) -> None:
+        if isinstance(event, CheckpointSaved):
+            self.saved.append(event)
         if isinstance(event, SaveFailed):
             assert event.reason
             self.unsaved.append((event.step, event.what))
@@ -120,3 +125,36 @@ def test_a_full_disk_at_the_manifest_leaves_no_partial_checkpoint(
     manager.finish()
     assert record.unsaved == [(2, "checkpoint")]
     assert {path.name for path in folder.path.iterdir()} == {"latest", "step-00000001"}
+
+
+def test_a_disk_that_vanishes_when_a_checkpoint_is_complete_does_not_end_the_run(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prune_and_vanish(folder: CheckpointFolder) -> None:
+        prune(folder)
+        run.rename(tmp_path / "unmounted")
+
+    prune = CheckpointFolder._prune
+    run, record = tmp_path / "run", Record()
+    run.mkdir()
+    folder = CheckpointFolder(run / "checkpoints")
+    manager = CheckpointManager(folder, load_config("toy"), small_tokenizer(), {}, Session(world), record)
+    manager.begin(take_snapshot, state(1), None)
+    monkeypatch.setattr(CheckpointFolder, "_prune", prune_and_vanish)
+    manager.finish()
+    assert ([event.step for event in record.saved], record.unsaved) == ([1], [])
+    manager.begin(take_snapshot, state(2), None)
+    assert record.unsaved == [(2, "checkpoint")]
+    (tmp_path / "unmounted").rename(run)
+    assert folder.steps() == [1]
+
+
+def test_the_hash_of_a_checkpoint_is_that_of_its_manifest(world: World, tmp_path: Path) -> None:
+    folder, record = CheckpointFolder(tmp_path / "checkpoints"), Record()
+    manager = CheckpointManager(folder, load_config("toy"), small_tokenizer(), {}, Session(world), record)
+    manager.begin(take_snapshot, state(1), None)
+    manager.finish()
+    manager.add_score(state(1), Score("bleu", 20.0), interim=False)
+    hashes = [event.sha256 for event in record.saved]
+    assert len(set(hashes)) == 2
+    assert hashes[1] == hashlib.sha256((folder.path / "step-00000001" / "manifest.json").read_bytes()).hexdigest()
