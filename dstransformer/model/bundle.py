@@ -339,16 +339,16 @@ def save_bundle(
     """Write a bundle into a new folder; returns the SHA-256 of its weights.
 
     Args:
-        folder: Must not exist.
+        folder: Must not exist. Its parent must: the disk of a run may be gone by now.
         weights: In fp32, by name.
         config: The configuration of the training.
         tokenizer: The tokenizer.
         provenance: The record of the training; the configuration and the hashes of the files are added.
 
     Raises:
-        OSError: The folder exists or cannot be written.
+        OSError: The folder exists, its parent does not, or it cannot be written.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir()
     save_weights(folder / WEIGHTS, weights)
     directions = provenance.get("directions")
     unstated = {name for name, value in _IN_OLDER.items() if getattr(config.model, name) == value}

@@ -36,8 +36,10 @@ def write(run: Path, name: str, value: float = 1.0) -> Path:
     """Write a bundle as a training does: it appears complete."""
     place = run / name if name == "bundle" else run / "checkpoints" / name
     aside = place.with_name(f".partial-{name}")
-    save_bundle(aside if name == "bundle" else aside / "bundle", {"w": torch.tensor([value])}, CONFIG,
-                small_tokenizer(), {"step": 3, "corpus": str(run / "corpus")})  # fmt: skip
+    bundle = aside if name == "bundle" else aside / "bundle"
+    bundle.parent.mkdir(parents=True, exist_ok=True)
+    save_bundle(bundle, {"w": torch.tensor([value])}, CONFIG, small_tokenizer(),
+                {"step": 3, "corpus": str(run / "corpus")})  # fmt: skip
     aside.rename(place)
     return place
 

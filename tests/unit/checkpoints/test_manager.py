@@ -19,7 +19,7 @@ from dstransformer.checkpoints import checkpoint_folder
 from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import Snapshot, TrainState
 from dstransformer.checkpoints.manager import CheckpointManager
-from dstransformer.checkpoints.shards import Shard
+from dstransformer.checkpoints.shards import Shard, write_shards
 from dstransformer.config import load_config
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
@@ -147,6 +147,25 @@ def test_a_disk_that_vanishes_when_a_checkpoint_is_complete_does_not_end_the_run
     assert record.unsaved == [(2, "checkpoint")]
     (tmp_path / "unmounted").rename(run)
     assert folder.steps() == [1]
+
+
+def test_nothing_is_written_where_a_disk_has_vanished_before_the_bundle(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_and_vanish(folder: Path, rank: int, shards: list[Shard]) -> dict[str, str]:
+        written = write_shards(folder, rank, shards)
+        run.rename(tmp_path / "unmounted")
+        return written
+
+    run, record = tmp_path / "run", Record()
+    run.mkdir()
+    folder = CheckpointFolder(run / "checkpoints")
+    manager = CheckpointManager(folder, load_config("toy"), small_tokenizer(), {}, Session(world), record)
+    monkeypatch.setattr("dstransformer.checkpoints.manager.write_shards", write_and_vanish)
+    manager.begin(take_snapshot, state(1), None)
+    manager.finish()
+    assert record.unsaved == [(1, "checkpoint")]
+    assert not run.exists()
 
 
 def test_the_hash_of_a_checkpoint_is_that_of_its_manifest(world: World, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_an_activation_that_the_weights_were_not_trained_with_is_refused(tmp_pat
 
 
 def test_a_run_folder_opens_as_its_bundle(tmp_path: Path, toy_corpus: Path) -> None:
+    (tmp_path / "run").mkdir()
     write(tmp_path / "run" / "bundle", toy_corpus, 1)
     assert open_bundle(tmp_path / "run").path == tmp_path / "run" / "bundle"
 
