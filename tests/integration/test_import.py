@@ -26,6 +26,7 @@ def imported(shared_folder: Callable[[str, Callable[[Path], object]], Path], toy
     """A folder with ``bundle``, imported."""
 
     def make(folder: Path) -> None:
+        folder.mkdir()
         marian = as_marian(trained_bundle(folder / "ours", toy_corpus, updates=150), folder / "marian")
         where = ["--out", str(folder / "bundle"), "--src-lang", "en", "--tgt-lang", "de"]
         assert dst(["import", "hf", str(marian), *where]) == 0
