@@ -231,7 +231,7 @@ class Checkpoint:
     def scored(
         cls, path: Path, state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool
     ) -> Checkpoint:
-        """A checkpoint in the newest format version, with a score that has a name."""
+        """A checkpoint in the newest format version, with its score if it was evaluated."""
         value, metric = (None, None) if score is None else (score.value, score.name)
         return cls(path, state, value, metric, interim=interim, files=files)
 

@@ -72,15 +72,15 @@ def full(disk: Path) -> Iterator[None]:
     ballast.unlink()
 
 
-def is_now_read_only(folder: Path) -> bool:
-    """Mount a folder read-only; False while a file in it is open for writing."""
+def remount_read_only(folder: Path) -> bool:
+    """Make a mount read-only. Returns False if it was refused, as while a file is open for writing."""
     return subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=False, capture_output=True).returncode == 0
 
 
 @contextmanager
 def read_only(checkpoints: Path) -> Iterator[None]:
     mount("--bind", checkpoints, checkpoints)
-    wait_until(lambda: is_now_read_only(checkpoints))
+    wait_until(lambda: remount_read_only(checkpoints))
     yield
     unmount(checkpoints)
 
