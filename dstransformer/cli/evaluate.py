@@ -104,7 +104,7 @@ def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
 
 def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argparse.Namespace:
     """The options, with the target language of ``--langpair`` as that of models of several directions."""
-    from dstransformer.corpus.languages import divide_codes
+    from dstransformer.io.language_codes import divide_codes
 
     directions = [direction for bundle in bundles for direction in bundle.directions]
     if options.langpair is None or options.to is not None or not directions:

@@ -11,44 +11,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dstransformer.errors import DataError, UserError, shown
+from dstransformer.io.languages import language, short_tag
 
-#: ISO 639-1 and ISO 639-3.
-_ISO_639_1 = (
-    "aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara as:asm av:ava ay:aym az:aze ba:bak be:bel "
-    "bg:bul bi:bis bm:bam bn:ben bo:bod br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre cs:ces cu:chu "
-    "cv:chv cy:cym da:dan de:deu dv:div dz:dzo ee:ewe el:ell en:eng eo:epo es:spa et:est eu:eus fa:fas "
-    "ff:ful fi:fin fj:fij fo:fao fr:fra fy:fry ga:gle gd:gla gl:glg gn:grn gu:guj gv:glv ha:hau he:heb "
-    "hi:hin ho:hmo hr:hrv ht:hat hu:hun hy:hye hz:her ia:ina id:ind ie:ile ig:ibo ii:iii ik:ipk io:ido "
-    "is:isl it:ita iu:iku ja:jpn jv:jav ka:kat kg:kon ki:kik kj:kua kk:kaz kl:kal km:khm kn:kan ko:kor "
-    "kr:kau ks:kas ku:kur kv:kom kw:cor ky:kir la:lat lb:ltz lg:lug li:lim ln:lin lo:lao lt:lit lu:lub "
-    "lv:lav mg:mlg mh:mah mi:mri mk:mkd ml:mal mn:mon mr:mar ms:msa mt:mlt my:mya na:nau nb:nob nd:nde "
-    "ne:nep ng:ndo nl:nld nn:nno no:nor nr:nbl nv:nav ny:nya oc:oci oj:oji om:orm or:ori os:oss pa:pan "
-    "pi:pli pl:pol ps:pus pt:por qu:que rm:roh rn:run ro:ron ru:rus rw:kin sa:san sc:srd sd:snd se:sme "
-    "sg:sag sh:hbs si:sin sk:slk sl:slv sm:smo sn:sna so:som sq:sqi sr:srp ss:ssw st:sot su:sun sv:swe "
-    "sw:swa ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi "
-    "ty:tah ug:uig uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:yid yo:yor za:zha "
-    "zh:zho "
-)
+#: Norwegian without a further word is Bokmål.
+_DOMINANT = {"nb": "no"}
 
-_ALPHA3 = dict(pair.split(":") for pair in _ISO_639_1.split())
-
-#: Macrolanguages of ISO 639-3, and the member that data sets mean by them.
-_MEMBERS = {
-    "ara": "arb", "aym": "ayr", "aze": "azj", "est": "ekk", "fas": "pes", "grn": "gug", "kur": "kmr", "lav": "lvs",
-    "mlg": "plt", "mon": "khk", "msa": "zsm", "nep": "npi", "nor": "nob", "ori": "ory", "orm": "gaz", "pus": "pbt",
-    "que": "quy", "sqi": "als", "swa": "swh", "uzb": "uzn", "yid": "ydd", "zho": "cmn",
-}  # fmt: skip
-
-#: Scripts and regions that are meant where a code has none, of languages with several. Of others the region is named
-#: like the language: ``fr_FR``.
-_USUAL = {"arb": ("Arab", None), "cmn": ("Hans", "CN"), "eng": ("Latn", "US"), "srp": ("Cyrl", "RS")}
+#: Regions that are meant where a code has none. Of other languages the region is named like the language: ``fr_FR``.
+_USUAL_REGIONS = {"en": "US", "sr": "RS", "zh": "CN"}
 
 #: Maximum codes that an error lists.
 _MAX_LISTED = 40
 
 
 class LanguageCode(NamedTuple):
-    """A code in parts: the language in three letters (of a macrolanguage its usual member), script and region."""
+    """A code in parts: the language as BCP 47 writes it (``zh`` for ``cmn``), script and region."""
 
     language: str
     script: str | None
@@ -58,13 +34,13 @@ class LanguageCode(NamedTuple):
 def parse_code(code: str) -> LanguageCode:
     """Divide a code into its parts. Parts that are neither a script nor a region are left out."""
     first, *rest = re.split("[-_]", code)
-    language = _ALPHA3.get(first.lower(), first.lower())
-    script = next((part.title() for part in rest if len(part) == 4 and part.isalpha()), None)
+    known, _, known_script = (short_tag(first) or first.lower()).partition("-")
+    script = next((part.title() for part in rest if len(part) == 4 and part.isalpha()), known_script or None)
     region = next((part.upper() for part in rest if len(part) == 2), None)
-    language = _MEMBERS.get(language, language)
-    if language == "cmn" and script is None and region is not None:
+    name = _DOMINANT.get(known, known)
+    if name == "zh" and script is None and region is not None:
         script = "Hant" if region in ("HK", "MO", "TW") else "Hans"
-    return LanguageCode(language, script, region)
+    return LanguageCode(name, script, region)
 
 
 def matching_codes(wanted: str, codes: Sequence[str]) -> list[str]:
@@ -144,6 +120,5 @@ def _with_usual(code: LanguageCode) -> LanguageCode:
     return LanguageCode(code.language, code.script or script, code.region or region)
 
 
-def _usual(language: str) -> tuple[str | None, str | None]:
-    named_alike = next((alpha2.upper() for alpha2, alpha3 in _ALPHA3.items() if alpha3 == language), None)
-    return _USUAL.get(language, (None, named_alike))
+def _usual(code: str) -> tuple[str | None, str | None]:
+    return language(code).script, _USUAL_REGIONS.get(code, code.upper())

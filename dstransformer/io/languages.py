@@ -1,0 +1,189 @@
+"""The table of languages: what the text of a language looks like, and what other tools call the language.
+
+``langcodes`` supplies codes and usual scripts (ISO 639, ISO 15924, CLDR's likely subtags); only what it lacks stands
+here. What the table does not know is None, never a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import langcodes
+from langcodes.data_dicts import LIKELY_SUBTAGS
+
+from dstransformer.errors import ConfigError
+
+_CODE_ADVICE = "write a code such as en, deu or zho_Hans (ISO 639, or BCP 47)"
+
+#: Scripts that are mixed in one text, by the code of the mixture (ISO 15924).
+_MIXTURES = {
+    "Hans": ("Hani", "Bopo"), "Hant": ("Hani", "Bopo"), "Hanb": ("Hani", "Bopo"), "Hani": ("Hani", "Bopo"),
+    "Jpan": ("Hani", "Hira", "Kana"), "Hrkt": ("Hira", "Kana"), "Kore": ("Hang", "Hani"), "Aran": ("Arab",),
+    "Cyrs": ("Cyrl",), "Latf": ("Latn",), "Latg": ("Latn",), "Geok": ("Geor",), "Syre": ("Syrc",), "Syrj": ("Syrc",),
+    "Syrn": ("Syrc",),
+}  # fmt: skip
+
+_CHINESE = frozenset(("Hans", "Hant", "Hanb", "Hani", "Bopo"))
+
+#: Scripts without a mark between words, Chinese and Japanese aside: BLEU's ``13a`` takes a sentence for one word.
+_UNDIVIDED = frozenset(("Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Lana", "Tale", "Talu", "Tavt", "Java", "Bali"))
+
+#: Scripts with capital letters.
+_CASED = frozenset(("Latn", "Cyrl", "Grek", "Armn", "Copt", "Glag", "Adlm", "Dsrt", "Osge", "Cher", "Vith", "Medf"))
+
+#: The marks that end sentences, of scripts that have their own beside those of all.
+_ENDS = {
+    **dict.fromkeys(("Deva", "Beng", "Guru", "Gujr", "Orya", "Sylo", "Newa", "Olck"), "।॥"),
+    **dict.fromkeys(("Hans", "Hant", "Hanb", "Hani", "Bopo", "Jpan", "Hrkt", "Hira", "Kana"), "。！？"),
+    **dict.fromkeys(("Arab", "Aran", "Thaa", "Syrc", "Rohg"), "؟۔"),
+    "Armn": "։", "Grek": ";", "Ethi": "።፧", "Khmr": "។៕", "Mymr": "။", "Tibt": "།༎", "Laoo": "", "Thai": "",
+}  # fmt: skip
+_COMMON_ENDS = ".!?…"
+
+#: Languages of which fastText's model knows the text under another code than BCP 47's.
+_FASTTEXT = {"fil": "tl", "nb": "no", "gsw": "als", "bho": "bh", "sr-Latn": "sh"}
+
+#: The languages that fastText's model lid.176 names, by its own codes.
+_FASTTEXT_CODES = (
+    "af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs cv cy da de "
+    "diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he hi hif hr hsb ht hu hy ia id ie ilo "
+    "io is it ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez li lmo lo lrc lt lv mai mg mhr min mk ml mn mr mrj ms "
+    "mt mwl my myv mzn nah nap nds ne new nl nn no oc or os pa pam pfl pl pms pnb ps pt qu rm ro ru rue sa sah sc scn "
+    "sco sd sh si sk sl so sq sr su sv sw ta te tg th tk tl tr tt tyv ug uk ur uz vec vep vi vls vo wa war wuu xal xmf "
+    "yi yo yue zh"
+)
+FASTTEXT_CODES = frozenset(_FASTTEXT_CODES.split())
+
+#: The members of macrolanguages (ISO 639-3) that data sets mean by them and that CLDR does not list.
+_MEMBERS = {"quy": "qu", "pbt": "ps"}
+
+
+@dataclass(frozen=True)
+class Language:
+    """What is known of a language.
+
+    Attributes:
+        code: Its code, as it was given.
+        tag: The same in BCP 47, as short as it can be: ``de`` for ``deu`` and ``ger``. None if no language has this
+            code.
+        script: The script of its text (ISO 15924): that of the code, or the usual one. None if it is not known.
+    """
+
+    code: str
+    tag: str | None
+    script: str | None
+
+    @property
+    def scripts(self) -> frozenset[str] | None:
+        """The scripts of its letters (ISO 15924), of mixed text several: ``Hani Hira Kana`` of Japanese."""
+        return None if self.script is None else frozenset(_MIXTURES.get(self.script, (self.script,)))
+
+    @property
+    def has_spaces(self) -> bool | None:
+        """Whether spaces divide its text into words."""
+        return None if self.script is None else self.word_characters is None
+
+    @property
+    def word_characters(self) -> int | None:
+        """About how many characters a word has in text without spaces; None of other text.
+
+        Chinese and Japanese words have 1.5 to 2, Thai, Khmer, Lao and Burmese ones 4 to 5, marks of vowels included.
+        """
+        if self.script in _CHINESE or self.script in ("Jpan", "Hrkt", "Hira", "Kana"):
+            return 2
+        return 5 if self.script in _UNDIVIDED else None
+
+    @property
+    def has_case(self) -> bool | None:
+        """Whether its script has capital letters."""
+        return None if self.script is None else self.script in _CASED
+
+    @property
+    def ends(self) -> str:
+        """The characters that can end a sentence; those of all languages if the script is not known."""
+        return _COMMON_ENDS + _ENDS.get(self.script or "", "")
+
+    @property
+    def tokenizer(self) -> str:
+        """The tokenizer of BLEU: ``zh``, ``ja-mecab``, ``ko-mecab`` or ``13a``, as sacrebleu's command line chooses.
+
+        ``flores200`` for text without spaces that none of these divides. All Chinese languages have ``zh``; text in
+        Latin letters has ``13a``.
+        """
+        if self.script in _CHINESE:
+            return "zh"
+        if self.script in _UNDIVIDED:
+            return "flores200"
+        language = (self.tag or "").partition("-")[0]
+        return {"ja": "ja-mecab", "ko": "ko-mecab"}.get(language, "13a") if self.script != "Latn" else "13a"
+
+    @property
+    def fasttext(self) -> str | None:
+        """The code of the language in fastText's model lid.176; None if that does not know it."""
+        if self.tag is None:
+            return None
+        language = self.tag.partition("-")[0]
+        usual = _FASTTEXT.get(f"{language}-{self.script}") or _FASTTEXT.get(language, language)
+        own = langcodes.standardize_tag(self.code.replace("_", "-")).partition("-")[0]  # not of its macrolanguage
+        return next((code for code in (usual, own) if code in FASTTEXT_CODES), None)
+
+
+@cache
+def language(code: str) -> Language:
+    """Look up a language by a code of any kind: ``de``, ``deu``, ``ger``, ``de_DE``, ``deu_Latn``."""
+    tag = short_tag(code)
+    if tag is None:
+        return Language(code, None, None)
+    parsed = langcodes.Language.get(tag, normalize=False)
+    known = [tag, str(parsed.language), f"{parsed.language}-{parsed.territory}"]
+    script = parsed.script
+    if script is None and any(name in LIKELY_SUBTAGS for name in known):
+        script = parsed.maximize().script
+    return Language(code, tag, script)
+
+
+def short_tag(code: str) -> str | None:
+    """A code in BCP 47, of a macrolanguage for its usual member: ``zh`` for ``cmn``. None if no language has it."""
+    try:
+        tag = langcodes.standardize_tag(code.replace("_", "-"), macro=True)
+        parsed = langcodes.Language.get(tag, normalize=False)
+        if not parsed.is_valid() or parsed.language in (None, "und", "mul", "mis", "zxx"):
+            return None
+        parsed.to_alpha3()
+    except (LookupError, ValueError):
+        return None
+    name = str(parsed.language)
+    return _MEMBERS.get(name, name) + tag.removeprefix(name)
+
+
+def known_script(code: str, rule: str) -> frozenset[str]:
+    """The scripts of a language's letters, for a rule that needs them.
+
+    Args:
+        code: The code of the language.
+        rule: The option of the rule, for the message.
+
+    Raises:
+        ConfigError: The script is not known.
+    """
+    found = language(code)
+    if found.scripts is not None:
+        return found.scripts
+    if found.tag is None:
+        raise ConfigError(f"{rule} needs the script of each language, and {code!r} is none: {_CODE_ADVICE}")
+    raise ConfigError(f"{rule} needs the script of {code}, which is not known: write it too, such as {code}_Latn")
+
+
+def known_to_fasttext(code: str, rule: str) -> str:
+    """The code of a language in fastText's model, for a rule that needs it.
+
+    Raises:
+        ConfigError: The model does not know the language.
+    """
+    found = language(code)
+    if found.fasttext is not None:
+        return found.fasttext
+    if found.tag is None:
+        raise ConfigError(f"{rule} identifies languages, and {code!r} is none: {_CODE_ADVICE}")
+    raise ConfigError(f"{rule}: fastText's model lid.176 cannot identify {code}: leave the rule out")

