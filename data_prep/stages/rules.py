@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fontTools import unicodedata
-
 from data_prep.recipe.options import CleanOptions
 from dstransformer.errors import ConfigError
-from dstransformer.io.languages import known_script, known_to_fasttext, language
+from dstransformer.io.languages import known_script, known_to_fasttext, language, script_of
 
 #: Tells whether a pair is dropped.
 Drops = Callable[[str, str], bool]
@@ -131,13 +129,6 @@ def script_share(text: str, scripts: Collection[str]) -> float:
         return 1.0
     found = [script for letter in text if (script := script_of(letter))]
     return sum(script in scripts for script in found) / len(found) if found else 1.0
-
-
-@cache
-def script_of(character: str) -> str | None:
-    """The script of a letter (ISO 15924); None if it is no letter, or one of several scripts."""
-    script = str(unicodedata.script(character)) if character.isalpha() else "Zyyy"
-    return None if script in ("Zyyy", "Zinh") else script
 
 
 def numbers(text: str) -> list[str]:

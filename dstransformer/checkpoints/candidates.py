@@ -86,13 +86,16 @@ def find_candidates(
     return Candidates(candidates, len(averaged) == len(window), known, average)
 
 
-def prepare_candidates(folder: CheckpointFolder, config: Config, metric: str, average: Path) -> Candidates:
+def prepare_candidates(
+    folder: CheckpointFolder, config: Config, metric: str, signature: str, average: Path
+) -> Candidates:
     """Find the candidates among the intact checkpoints of a run, and write the average.
 
     Args:
         folder: The checkpoints.
         config: The configuration of the run.
         metric: The name of the score that compares them.
+        signature: Its signature.
         average: The folder for the bundle of the average; need not exist.
 
     Raises:
@@ -102,7 +105,7 @@ def prepare_candidates(folder: CheckpointFolder, config: Config, metric: str, av
 
     def is_known(checkpoint: Checkpoint) -> bool:
         same_search = open_bundle(checkpoint.bundle).decoding == config.decoding
-        return same_search and checkpoint.metric == metric
+        return same_search and (checkpoint.metric, checkpoint.signature) == (metric, signature)
 
     steps = folder.steps()
     found = find_candidates(folder.intact(), steps, config, is_known, average)

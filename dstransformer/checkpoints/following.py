@@ -15,8 +15,15 @@ from typing import Any, Generic, TypeVar
 from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
 from dstransformer.errors import ConfigError, DataError, StorageError, UnreadableError, UserError, check_format_version
+from dstransformer.evaluation.bleu import bleu_tokenizer
 from dstransformer.evaluation.directions import covered_rows
-from dstransformer.evaluation.systems import FORMAT_VERSION, SystemResult, bundle_facts, evaluate_bundle
+from dstransformer.evaluation.systems import (
+    FORMAT_VERSION,
+    SystemResult,
+    bundle_facts,
+    evaluate_bundle,
+    target_language,
+)
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.files import read_error
 from dstransformer.io.json_text import parse_json
@@ -55,6 +62,7 @@ def evaluate_run(
     load: Callable[[Bundle], Translator],
     *,
     interval: float,
+    tokenize: str = "auto",
     say: Callable[[str], None] = logger.info,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[SystemResult]:
@@ -67,6 +75,7 @@ def evaluate_run(
         test_sets: The test sets.
         load: Builds the translator of a bundle.
         interval: Seconds between two looks for a new checkpoint.
+        tokenize: The tokenizer of BLEU, see :func:`dstransformer.evaluation.bleu.bleu_tokenizer`.
         say: Called with a line when there is nothing to do but wait, once at a time.
         progress: Called with the number of sentences just translated.
 
@@ -84,10 +93,13 @@ def evaluate_run(
 
     results = Results(run)
     for name, (bundle, translator) in follow(run, load_translator, interval, say=say):
-        facts = bundle_facts(bundle, translator)
+        tokenizer = bleu_tokenizer(target_language(bundle, translator), tokenize, "--tokenize ")
+        facts = bundle_facts(bundle, translator, tokenizer)
         wanted = [test_set for test_set in test_sets if not results.has({**facts, "test_set": test_set.to_json()})]
         for test_set in wanted:
-            for result in evaluate_bundle(bundle, translator, [test_set], name=name, progress=progress):
+            for result in evaluate_bundle(
+                bundle, translator, [test_set], name=name, tokenize=tokenizer, progress=progress
+            ):
                 results.append(name, result.to_json())
                 yield result
 
@@ -339,7 +351,12 @@ class Results:
 def _key(record: Mapping[str, Any]) -> tuple[object, ...]:
     test_set = record.get("test_set")
     digest = test_set.get("digest") if isinstance(test_set, dict) else None
-    values = (record.get("weights_sha256"), digest, *(record.get(name) for name in SETTINGS))
+    values = (
+        record.get("weights_sha256"),
+        digest,
+        record.get("tokenize", "13a"),
+        *(record.get(name) for name in SETTINGS),
+    )
     return tuple(repr(value) if isinstance(value, list | dict) else value for value in values)
 
 

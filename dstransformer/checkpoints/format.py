@@ -76,11 +76,13 @@ class EarlyStoppingState:
         metric: Name of the score; None before the first validation.
         best: The best score so far, higher being better; None if there is none yet.
         validations: Validations since then.
+        signature: How the score is computed.
     """
 
     metric: str | None = None
     best: float | None = None
     validations: int = 0
+    signature: str = ""
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,7 @@ class Checkpoint:
         state: The training state.
         score: The validation score it is ranked by; None if it was not evaluated.
         metric: The name of the score, such as ``bleu`` or ``bleu_first_500``; None in format version 1.
+        signature: How the score was computed; empty if an earlier version did not say.
         version: The format version.
         interim: Whether it was written because of a stop request only. A run that nobody stops does not have it, so
             runs resume from it but never average it.
@@ -223,6 +226,7 @@ class Checkpoint:
     state: TrainState
     score: float | None
     metric: str | None = None
+    signature: str = ""
     version: int = FORMAT_VERSION
     interim: bool = False
     files: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -232,8 +236,8 @@ class Checkpoint:
         cls, path: Path, state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool
     ) -> Checkpoint:
         """A checkpoint in the newest format version, with its score if it was evaluated."""
-        value, metric = (None, None) if score is None else (score.value, score.name)
-        return cls(path, state, value, metric, interim=interim, files=files)
+        value, metric, signature = (None, None, "") if score is None else (score.value, score.name, score.signature)
+        return cls(path, state, value, metric, signature, interim=interim, files=files)
 
     @property
     def shards(self) -> Path:
@@ -248,7 +252,7 @@ class Checkpoint:
     @property
     def named_score(self) -> Score | None:
         """The score with its name; None if it was not evaluated, or in format version 1."""
-        return None if self.score is None or self.metric is None else Score(self.metric, self.score)
+        return None if self.score is None or self.metric is None else Score(self.metric, self.score, self.signature)
 
     @property
     def manifest_text(self) -> str:
@@ -263,6 +267,7 @@ class Checkpoint:
             **beside,
             "score": self.score,
             "metric": self.metric,
+            "signature": self.signature,
             "interim": self.interim,
             "files": dict(sorted(self.files.items())),
         }
@@ -276,6 +281,7 @@ class _Stored:
     state: TrainState
     score: float | None
     metric: str | None
+    signature: str
     files: dict[str, str]
 
 
@@ -326,12 +332,16 @@ def _build_checkpoint(folder: Path, content: Mapping[str, Any]) -> Checkpoint:
         TrainState.from_json(content),
         content["score"],
         content.get("metric"),
+        content.get("signature", ""),
         content.get("format_version", 1),
         content.get("interim", False) is True,
         content["files"],
     )
     values = asdict(checkpoint.state)
-    stored = {"state": values, "score": checkpoint.score, "metric": checkpoint.metric, "files": checkpoint.files}
+    stored = {
+        "state": values,
+        **{name: getattr(checkpoint, name) for name in ("score", "metric", "signature", "files")},
+    }
     try:
         _STORED.validate_json(json.dumps(stored), strict=True)
     except ValidationError as error:

@@ -112,7 +112,9 @@ def describe_checkpoints(entries: list[Entry], *, verified: bool) -> str:
                 f"{entry.name.removeprefix('step-').lstrip('0'):>10}  {'':<24}  {size:>9}  {saved}  {state:<8}"
             )
             continue
+        named = checkpoint.named_score
         score = "" if checkpoint.score is None else f"{checkpoint.metric or 'bleu'} {checkpoint.score:.2f}"
+        score = score if named is None else f"{named.name} {named.number}"
         layout = f"{checkpoint.state.world_size} × ZeRO {checkpoint.state.zero_stage}, {checkpoint.state.precision}"
         lines.append(
             f"{checkpoint.state.step:>10,}  {score + (' *' if entry.best else ''):<24}  {size:>9}  {saved}  "

@@ -46,12 +46,22 @@ def select_newest(checkpoints: Sequence[Checkpoint], steps: Iterable[int], numbe
 def rank_by_score(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Rank the scored checkpoints, best first; of equal scores, the newer first.
 
-    Only scores with the metric of the newest scored checkpoint are comparable: after a change of configuration a score
-    may cover more or fewer sentences. Checkpoints in format version 1 lack the metric and are included.
+    Only scores with the metric and the signature of the newest scored checkpoint are comparable: after a change of
+    configuration a score may cover more or fewer sentences, or other tokens. Checkpoints in format version 1 lack the
+    metric and are included.
     """
     scored = sorted((c for c in checkpoints if c.score is not None), key=lambda c: c.state.step)
-    comparable = [c for c in scored if c.metric in (None, scored[-1].metric)]
-    return sorted(comparable, key=lambda c: (c.score, c.state.step), reverse=True)
+    comparable = [c for c in scored if c.metric is None or _is_same_metric(c, scored[-1])]
+    return sorted(comparable, key=lambda c: (_rank(c), c.state.step), reverse=True)
+
+
+def _is_same_metric(one: Checkpoint, other: Checkpoint) -> bool:
+    return (one.metric, one.signature) == (other.metric, other.signature)
+
+
+def _rank(checkpoint: Checkpoint) -> float:
+    score = checkpoint.named_score
+    return float(checkpoint.score or 0.0) if score is None else score.rank
 
 
 def past_warmup(checkpoints: Sequence[Checkpoint], warmup_steps: int) -> list[Checkpoint]:

@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> CommandResult:
 
 
 def _evaluate(options: argparse.Namespace) -> CommandResult:
+    from dstransformer.evaluation.bleu import is_asian
     from dstransformer.evaluation.comet import Comet, find_checkpoint
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
@@ -73,17 +74,26 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
         runs = [_find_run(bundle) for bundle in bundles] if options.track else []
         comet = None if options.comet is None else held.enter_context(Comet(options.comet, options.comet_python))
         results: list[SystemResult] = []
-        language = None
+        language, tokenize = None, _tokenizer(options, bundles, test_sets)
         for path, bundle in zip(options.bundle, bundles, strict=True):
             translator = load_translator(options, bundle)
             language = language or target_language(bundle, translator)
             with reporting("sentences", sum(len(test_set.references) for test_set in test_sets)) as progress:
                 results += evaluate_bundle(
-                    bundle, translator, test_sets, name=str(path), comet=comet, write=write, progress=progress
+                    bundle,
+                    translator,
+                    test_sets,
+                    name=str(path),
+                    tokenize=tokenize,
+                    comet=comet,
+                    write=write,
+                    progress=progress,
                 )
-        results += [evaluate_file(path, lines, test_set, language, comet) for path, lines, test_set in systems]
+        results += [
+            evaluate_file(path, lines, test_set, language, tokenize, comet) for path, lines, test_set in systems
+        ]
     results.sort(key=lambda result: test_sets.index(result.test_set))
-    comparisons = _compare(options, results, test_sets)
+    comparisons = _compare(options, results, test_sets, tokenize, asian=is_asian(tokenize, language))
     if runs:
         folders = dict(zip(map(str, options.bundle), runs, strict=True))
         for line in _track([(folders[found.system], found) for found in results if found.system in folders]):
@@ -111,6 +121,29 @@ def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argp
         return options
     codes = [code for direction in directions for code in (direction.src_lang, direction.tgt_lang)]
     return argparse.Namespace(**{**vars(options), "to": divide_codes(options.langpair, codes)[1]})
+
+
+def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> str:
+    """The tokenizer of BLEU, one for all systems: scores of different tokenizers are not compared."""
+    from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer, tokenizer_note
+    from dstransformer.io.language_codes import divide_codes
+
+    choice, option = options.tokenize or "auto", "--tokenize "
+    codes = [options.to or bundle.tgt_lang for bundle in bundles if options.to or not bundle.directions]
+    if options.langpair is not None:
+        known = [code for bundle in bundles for code in (bundle.src_lang, bundle.tgt_lang) if code]
+        codes.append(divide_codes(options.langpair, known)[1])
+    found = {bleu_tokenizer(code, choice, option): code for code in codes if code}
+    if len(found) > 1:
+        raise UserError(
+            f"the models translate into {' and '.join(map(str, found.values()))}, whose BLEU does not compare: "
+            "evaluate them apart, or choose one --tokenize"
+        )
+    for tokenizer, code in found.items():
+        if (note := tokenizer_note(code, choice)) is not None:
+            logger.warning(note)
+        return tokenizer
+    return text_tokenizer((line for one in test_sets for line in one.references), choice, option)
 
 
 def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
@@ -159,18 +192,23 @@ def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) ->
 
 
 def _compare(
-    options: argparse.Namespace, results: Sequence[SystemResult], test_sets: Sequence[TestSet]
+    options: argparse.Namespace,
+    results: Sequence[SystemResult],
+    test_sets: Sequence[TestSet],
+    tokenize: str,
+    *,
+    asian: bool,
 ) -> list[tuple[str, Comparison]]:
     """The tests of ``--significance``, one for each test set, with its name."""
     from dstransformer.evaluation.significance import compare
 
     if options.significance is None:
         return []
-    seed = _seed(options)
+    drawn = {"samples": options.resamples, "seed": _seed(options)}
     found = []
     for test_set in test_sets:
         systems = [(one.system, one.evaluation.translations) for one in results if one.test_set is test_set]
-        tested = compare(systems, test_set.references, options.significance, samples=options.resamples, seed=seed)
+        tested = compare(systems, test_set.references, options.significance, tokenize=tokenize, asian=asian, **drawn)
         found.append((test_set.name, tested))
     return found
 
@@ -241,7 +279,14 @@ def _follow(options: argparse.Namespace) -> CommandResult:
             log_evaluation(run, unlogged)
     with contextlib.suppress(OSError):
         os.nice(19)  # the training uses the processor too
-    found = evaluate_run(run, test_sets, lambda bundle: load_translator(options, bundle), interval=interval, say=_note)
+    found = evaluate_run(
+        run,
+        test_sets,
+        lambda bundle: load_translator(options, bundle),
+        interval=interval,
+        tokenize=options.tokenize or "auto",
+        say=_note,
+    )
     for result in found:
         print_text(json.dumps(result.to_json()) if options.json else format_line(result))
         if options.track:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import get_args
 
 from dstransformer.cli.options import file, folder
+from dstransformer.config import BleuTokenizer
 from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser
 
@@ -77,6 +79,11 @@ def _add_texts(parser: CommandParser) -> None:
         "--langpair", metavar="SRC-TGT", help="languages of --test-set, such as en-de (those of the first BUNDLE)"
     )
     parser.add_argument(
+        "--tokenize",
+        choices=get_args(BleuTokenizer),
+        help="sacrebleu's tokenizer for BLEU (auto: by the target language, zh, ja-mecab, ko-mecab, else 13a)",
+    )
+    parser.add_argument(
         "--systems",
         type=file,
         nargs="+",
@@ -121,7 +128,7 @@ def _add_following(parser: CommandParser) -> None:
 
 
 _TEXTS = {"src", "ref", "test_set", "langpair", "systems", "significance", "resamples", "seed", "track"}
-_TEXTS |= {"comet", "comet_python", "to"}
+_TEXTS |= {"comet", "comet_python", "to", "tokenize"}
 _TAKEN = {
     "translation": {"bundle", "output", "follow", "interval"} | _TEXTS,
     "parsing": {"bundle", "gold", "trees", "tags", "output"},

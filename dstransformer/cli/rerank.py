@@ -8,10 +8,11 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from dstransformer.cli.options import CommandResult, Commands, add_target, file, folder
 from dstransformer.cli.score import add_scoring, load_scorer
+from dstransformer.config import BleuTokenizer
 from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
@@ -57,6 +58,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         help="choose the translations with the highest chrF against these references, to train a student on",
     )
     parser.add_argument(
+        "--tokenize",
+        choices=get_args(BleuTokenizer),
+        help="with --tune and --mbr bleu: sacrebleu's tokenizer (auto: by the language that --reverse reads)",
+    )
+    parser.add_argument(
         "--mbr-weights",
         choices=("uniform", "model"),
         help="with --mbr: weights of a list's translations: equal, or by log_probability (uniform)",
@@ -95,6 +101,8 @@ def run(options: argparse.Namespace) -> CommandResult:
         raise UserError("--mbr-weights is for --mbr: add it, or leave that out")
     if options.mbr is not None and options.reverse is not None:
         raise UserError("--reverse is for --weights and --tune: --mbr uses no other model; leave one out")
+    if options.tokenize is not None and options.tune is None and options.mbr != "bleu":
+        raise UserError("--tokenize is for --tune and --mbr bleu: leave it out")
     exit_on_sigterm()
     if options.oracle is not None:
         return _choose_by_references(options)
@@ -115,7 +123,9 @@ def _rerank(options: argparse.Namespace) -> CommandResult:
         reporting("hypotheses", bar=not is_stdout(options.output)) as progress,
     ):
         if options.mbr is not None:
-            lines = _lines(options, groups, ExpectedUtility(options.mbr, options.mbr_weights or "uniform"))
+            groups, tokenize = _with_tokenizer(options, groups)
+            utility = ExpectedUtility(options.mbr, options.mbr_weights or "uniform", tokenize)
+            lines = _lines(options, groups, utility)
         else:
             scored = with_reverse_scores(groups, _load(options), options.file, progress)
             lines = _lines(options, scored, Weights(*options.weights))
@@ -151,6 +161,7 @@ def _tune(options: argparse.Namespace) -> CommandResult:
     if options.output is not None and is_stdout(options.output):
         raise UserError("--output - would mix the translations with what --tune prints: name a file")
     groups, references = _read(options.file), list(iter_lines(options.tune))
+    groups, tokenize = _with_tokenizer(options, groups)
     inputs = [options.file, options.tune]
     with ExitStack() as stack:
         write = None
@@ -158,7 +169,7 @@ def _tune(options: argparse.Namespace) -> CommandResult:
             write = stack.enter_context(writing_lines(options.output, overwrite=options.overwrite, inputs=inputs))
         with reporting("hypotheses") as progress:
             scored = list(with_reverse_scores(groups, _load(options), options.file, progress))
-        found = tune(scored, references, options.tune)
+        found = tune(scored, references, options.tune, tokenize)
         if write is not None:
             for line in _lines(options, scored, found.weights):
                 write(line)
@@ -182,6 +193,21 @@ def _read(path: str) -> Iterator[Group]:
 
     groups = iter_nbest(path)
     return chain([next(groups)], groups)
+
+
+def _with_tokenizer(options: argparse.Namespace, groups: Iterator[Group]) -> tuple[Iterator[Group], str]:
+    """The lists again, and the tokenizer of BLEU: by the language that the reverse model reads, or by the text."""
+    from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer
+    from dstransformer.model import open_bundle
+
+    if options.mbr == "chrf":
+        return groups, "13a"  # not used
+    choice, option = options.tokenize or "auto", "--tokenize "
+    code = None if options.reverse is None else open_bundle(options.reverse).src_lang
+    if code is not None:
+        return groups, bleu_tokenizer(code, choice, option)
+    first = next(groups)
+    return chain([first], groups), text_tokenizer([one.text for one in first], choice, option)
 
 
 def _lines(options: argparse.Namespace, groups: Iterable[Group], criterion: Criterion) -> Iterator[str]:

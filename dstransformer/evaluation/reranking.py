@@ -299,19 +299,20 @@ class TuningResult(NamedTuple):
     best_bleu: float
 
 
-def tune(groups: Sequence[Group], references: Sequence[str], path: str) -> TuningResult:
+def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize: str = "13a") -> TuningResult:
     """Find the weights of :data:`GRID` with the highest BLEU; among equals, the smallest weights.
 
     Args:
         groups: The hypotheses of each sentence, with reverse scores.
         references: The reference of each source line.
         path: The file of the references, for messages.
+        tokenize: The tokenizer of BLEU.
 
     Raises:
         DataError: The list has more or fewer lines than the references.
     """
     _check_lines(groups, references, path)
-    metric = BLEU(tokenize="13a", effective_order=True)
+    metric = BLEU(tokenize=tokenize, effective_order=True)
     statistics = [_statistics(metric, group, references[group[0].line - 1]) for group in groups]
     listed = {group[0].line for group in groups}
     missing = [reference for line, reference in enumerate(references, 1) if line not in listed]
@@ -324,7 +325,7 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str) -> Tunin
     tried = {weights: bleu([int((table @ weights).argmax()) for table in tables]) for weights in GRID}
     best = max(tried, key=lambda weights: (tried[weights], -abs(weights.reverse) - abs(weights.length)))
     lines = list(best_lines(groups, best))
-    found = score([*lines, *[""] * (len(references) - len(lines))], references)[0]
+    found = score([*lines, *[""] * (len(references) - len(lines))], references, tokenize)[0]
     oracle = [int(np.argmax(scores)) for _, scores in statistics]
     return TuningResult(best, found, bleu([0] * len(groups)), bleu(oracle))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _LABELS = {
+    "loss": "loss",
     "bleu": "BLEU",
     "chrf": "chrF2",
     "ter": "TER",
@@ -22,7 +23,7 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus-level score, from 0 to 100; higher is better, except of ``ter``, which can exceed 100.
+    """A corpus-level score, from 0 to 100; higher is better, except of ``ter`` and ``loss``, which can exceed 100.
 
     Attributes:
         name: Name of the metric in logs: ``bleu``, ``chrf``; ``bleu_first_500`` covers the first 500 sentences only,
@@ -50,8 +51,18 @@ class Score:
         sentences = self.name.partition("_first_")[2]
         return f"{self.metric} (first {sentences} sentences)" if sentences else self.metric
 
+    @property
+    def rank(self) -> float:
+        """The value by which scores of equal names and signatures are ordered; more is better."""
+        return -self.value if self.name.partition("_")[0] in ("loss", "ter") else self.value
+
+    @property
+    def number(self) -> str:
+        """The value for display."""
+        return f"{self.value:.4f}" if self.name == "loss" else f"{self.value:.2f}"
+
     def __str__(self) -> str:
-        return f"{self.label} {self.value:.2f} ({self.signature})"
+        return f"{self.label} {self.number} ({self.signature})"
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class Evaluation:
     """The scores of a model on a held-out set.
 
     Attributes:
-        scores: Scores of the outputs; the first, BLEU or F1, ranks checkpoints.
+        scores: Scores of the outputs.
         sentences: Number of sentences translated.
         seconds: Translation time.
         loss: Label-smoothed cross-entropy in nats per target token; None if not computed.
@@ -78,6 +89,8 @@ class Evaluation:
         digest: Hash of the held-out set, with which scores of different models can be compared; empty if unknown.
         translations: All outputs, for scores that are computed later; empty if they were not kept.
         sentence_scores: Sentence-level scores by name, in the order of the sentences.
+        ranked_by: Name of the metric that ranks checkpoints: ``bleu``, ``chrf``, ``loss``, ``f1``; empty: the first.
+        loss_signature: How the loss was computed.
     """
 
     scores: tuple[Score, ...]
@@ -90,11 +103,16 @@ class Evaluation:
     digest: str = ""
     translations: tuple[str, ...] = field(default=(), repr=False)
     sentence_scores: Mapping[str, Sequence[float]] = field(default_factory=dict, repr=False)
+    ranked_by: str = ""
+    loss_signature: str = ""
 
     @property
     def main(self) -> Score:
-        """The score that ranks checkpoints, of all sentences or of the first ones: BLEU, or F1 of a parser."""
-        return self.scores[0]
+        """The score that ranks checkpoints, of all sentences or of the first ones."""
+        if self.ranked_by == "loss" and self.loss is not None:
+            return Score("loss", self.loss, self.loss_signature)
+        ranking = (score for score in self.scores if score.name.partition("_first_")[0] == self.ranked_by)
+        return next(ranking, self.scores[0])
 
     @property
     def paper_bleu(self) -> Score | None:
@@ -111,7 +129,7 @@ class Evaluation:
     @property
     def signatures(self) -> dict[str, str]:
         """The signatures of the scores, by name."""
-        return {score.name: score.signature for score in self.scores}
+        return {score.name: score.signature for score in dict.fromkeys((*self.scores, self.main))}
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``, without samples and translations."""

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from dstransformer.errors import UserError
+from dstransformer.evaluation.bleu import ter_metric
 
 #: A paired test: bootstrap resampling (Koehn, 2004), or approximate randomisation (Riezler and Maxwell, 2005).
 Test = Literal["bootstrap", "randomisation"]
@@ -116,6 +116,8 @@ def compare(
     references: Sequence[str],
     test: Test,
     *,
+    tokenize: str = "13a",
+    asian: bool = False,
     samples: int | None = None,
     seed: int = DEFAULT_SEED,
 ) -> Comparison:
@@ -125,6 +127,8 @@ def compare(
         systems: Name and translations of each, the baseline first; at least two.
         references: The references.
         test: The test.
+        tokenize: The tokenizer of BLEU.
+        asian: Whether TER divides text into characters.
         samples: Number of resamples or trials; None for 1,000 resamples or 10,000 trials.
         seed: Seed of the random numbers; the same seed gives the same result.
 
@@ -132,7 +136,7 @@ def compare(
         UserError: ``samples`` or ``seed`` is not positive.
     """
     drawn = check_samples(test, samples, seed)
-    metrics = {"bleu": BLEU(tokenize="13a"), "chrf": CHRF(), "ter": TER()}
+    metrics = {"bleu": BLEU(tokenize=tokenize), "chrf": CHRF(), "ter": ter_metric(asian=asian)}
     with _seeded(seed):
         signatures, found = PairedTest(
             [(system, list(translations)) for system, translations in systems],

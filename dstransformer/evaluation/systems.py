@@ -53,7 +53,7 @@ class SystemResult:
         }
 
 
-def bundle_facts(bundle: Bundle, translator: Translator) -> dict[str, Any]:
+def bundle_facts(bundle: Bundle, translator: Translator, tokenize: str) -> dict[str, Any]:
     """What identifies a bundle and a search with it, as plain data."""
     return {
         "bundle": str(bundle.path),
@@ -61,6 +61,7 @@ def bundle_facts(bundle: Bundle, translator: Translator) -> dict[str, Any]:
         "tokenizer_sha256": bundle.tokenizer.sha256,
         "src_tokenizer_sha256": None if bundle.tokenizer.is_joint else bundle.tokenizer.src.sha256,
         "step": bundle.provenance.get("step"),
+        "tokenize": tokenize,
         **translator.describe(),
     }
 
@@ -81,6 +82,7 @@ def evaluate_bundle(
     test_sets: Iterable[TestSet],
     *,
     name: str,
+    tokenize: str,
     comet: Comet | None = None,
     write: Callable[[str], None] | None = None,
     progress: Advance | None = None,
@@ -92,12 +94,13 @@ def evaluate_bundle(
         translator: Its translator.
         test_sets: The test sets, all with sources.
         name: The name of the system.
+        tokenize: The tokenizer of BLEU.
         comet: A COMET model, to add its score; None for no such score.
         write: Called with each translation, in order.
         progress: Called with the number of sentences just translated.
     """
     results = []
-    facts = bundle_facts(bundle, translator)
+    facts = bundle_facts(bundle, translator, tokenize)
     for test_set in test_sets:
         assert test_set.sources is not None
         evaluation = evaluate_test_set(
@@ -105,6 +108,7 @@ def evaluate_bundle(
             test_set.references,
             translator,
             language=target_language(bundle, translator),
+            tokenize=tokenize,
             write=write,
             progress=progress,
         )
@@ -136,7 +140,12 @@ def read_translations(path: str, test_set: TestSet) -> list[str]:
 
 
 def evaluate_file(
-    path: str, lines: Sequence[str], test_set: TestSet, language: str | None, comet: Comet | None = None
+    path: str,
+    lines: Sequence[str],
+    test_set: TestSet,
+    language: str | None,
+    tokenize: str,
+    comet: Comet | None = None,
 ) -> SystemResult:
     """Score the translations in a file.
 
@@ -145,9 +154,10 @@ def evaluate_file(
         lines: Its lines, see :func:`read_translations`.
         test_set: The test set.
         language: Code of the target language, for the paper's BLEU; None leaves it out.
+        tokenize: The tokenizer of BLEU.
         comet: A COMET model, to add its score; None for no such score.
     """
-    evaluation = score_translations(lines, test_set.references, language)
+    evaluation = score_translations(lines, test_set.references, language, tokenize)
     evaluation = _with_comet(evaluation, test_set.sources, test_set, comet)
     return SystemResult(path, test_set, evaluation, {"file": path})
 

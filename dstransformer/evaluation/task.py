@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dstransformer.config import DecodingConfig
-from dstransformer.corpus import Tokenizer
+from dstransformer.config import DecodingConfig, ValidationConfig
+from dstransformer.corpus import Manifest, Tokenizer
 from dstransformer.decoding import Parser, TextDecoder, TorchEngine, Translator
-from dstransformer.evaluation.bleu import score
-from dstransformer.evaluation.result import Score
+from dstransformer.evaluation.bleu import bleu_tokenizer, score, tokenizer_note
+from dstransformer.evaluation.directions import score_directions
+from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.model import Transformer
 from dstransformer.parsing.brackets import BracketScores, Tags, score_trees
 from dstransformer.parsing.linearise import Linearisation
@@ -28,14 +29,47 @@ class Task:
 
     Attributes:
         trees: How a parser writes trees; None for a translator.
+        metric: The score that ranks checkpoints: ``bleu``, ``chrf``, ``loss`` or ``f1``.
+        tokenizers: Sacrebleu's tokenizer for BLEU, by the name of the direction; empty where there is one.
+        notes: What to know about the choice of tokenizers.
     """
 
     trees: Linearisation | None
+    metric: str = "bleu"
+    tokenizers: Mapping[str, str] = field(default_factory=lambda: {"": "13a"})
+    notes: tuple[str, ...] = ()
 
-    @property
-    def metric(self) -> str:
-        """The score that ranks checkpoints: ``bleu`` or ``f1``."""
-        return "bleu" if self.trees is None else BRACKET_SCORES[0]
+    @classmethod
+    def build(cls, manifest: Manifest, config: ValidationConfig) -> Task:
+        """What is learned from a corpus, and how it is scored.
+
+        Raises:
+            ConfigError: A tokenizer of BLEU is not installed.
+        """
+        if manifest.trees is not None:
+            return cls(manifest.trees, "loss" if config.metric == "loss" else BRACKET_SCORES[0])
+        targets = {direction.name: direction.tgt_lang for direction in manifest.directions}
+        targets[""] = next(iter(targets.values()), manifest.tgt_lang)
+        notes = dict.fromkeys(tokenizer_note(code, config.tokenize) for code in targets.values())
+        return cls(
+            None,
+            config.metric,
+            {name: bleu_tokenizer(code, config.tokenize) for name, code in targets.items()},
+            tuple(note for note in notes if note),
+        )
+
+    def signature(self, directions: Iterable[str]) -> str:
+        """The signature of the score that ranks checkpoints; empty of the loss.
+
+        Args:
+            directions: The directions of the held-out set; of a single one the empty name.
+        """
+        if self.metric == "loss":
+            return ""
+        sample = ["." if self.trees is None else "(S (X a))"]
+        rows = {name: [0] for name in directions}
+        found = score_directions(self.score, rows, sample * len(rows), sample * len(rows))
+        return Evaluation(found, ranked_by=self.metric).main.signature
 
     def decoder(self, model: Transformer, tokenizer: Tokenizer, settings: DecodingConfig) -> TextDecoder:
         """What turns source sentences into outputs: a translator or a parser."""
@@ -44,8 +78,8 @@ class Task:
             return Translator(engine, tokenizer, settings)
         return Parser(engine, tokenizer, settings, self.trees)
 
-    def score(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
-        """BLEU and chrF of translations, or the labelled bracketing scores of trees; the first ranks checkpoints.
+    def score(self, outputs: Sequence[str], references: Sequence[str], direction: str = "") -> tuple[Score, ...]:
+        """BLEU and chrF of translations in one direction, or the labelled bracketing scores of trees.
 
         The gold tree determines what is punctuation. A model that writes no tags is scored with the gold tags.
 
@@ -53,7 +87,7 @@ class Task:
             DataError: There are no sentences, or the numbers of outputs and references differ.
         """
         if self.trees is None:
-            return score(outputs, references)
+            return score(outputs, references, self.tokenizers[direction])
         return bracket_scores(outputs, references, "punctuation" if self.trees.tags == "keep" else "gold")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dstransformer.corpus.reader import text_digest
 from dstransformer.errors import DataError, UserError, counted, shown
-from dstransformer.evaluation.bleu import compound_split_bleu, score, ter
+from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, score, ter
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.io.compression import without_ending
 from dstransformer.io.text import is_same_file, iter_lines
@@ -156,6 +156,7 @@ def evaluate_test_set(
     translator: SentenceTranslator,
     *,
     language: str | None = None,
+    tokenize: str = "13a",
     write: Callable[[str], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
@@ -166,6 +167,7 @@ def evaluate_test_set(
         references: The reference translation of each source sentence.
         translator: The model.
         language: Code of the target language. If given, the paper's compound-split BLEU is computed as well.
+        tokenize: The tokenizer of BLEU, see :func:`dstransformer.evaluation.bleu.bleu_tokenizer`.
         write: Called with each translation, in order, before scoring.
         progress: See :meth:`SentenceTranslator.translate`.
     """
@@ -176,17 +178,22 @@ def evaluate_test_set(
         for translation in translations:
             write(translation)
     _warn_if_empty(("source", sources), ("reference", references), ("translation", translations))
-    scored = score_translations(translations, references, language)
+    scored = score_translations(translations, references, language, tokenize)
     return replace(scored, seconds=seconds)
 
 
-def score_translations(translations: Sequence[str], references: Sequence[str], language: str | None) -> Evaluation:
+def score_translations(
+    translations: Sequence[str], references: Sequence[str], language: str | None, tokenize: str = "13a"
+) -> Evaluation:
     """Score translations: BLEU, chrF, TER and, if the language is known, the paper's compound-split BLEU.
 
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
     """
-    scores: tuple[Score, ...] = (*score(translations, references), ter(translations, references))
+    scores: tuple[Score, ...] = (
+        *score(translations, references, tokenize),
+        ter(translations, references, asian=is_asian(tokenize, language)),
+    )
     if language is not None:
         scores = (*scores, compound_split_bleu(translations, references, language))
     return Evaluation(scores, sentences=len(translations), translations=tuple(translations))

@@ -84,6 +84,7 @@ class Validator:
         self._model = model.to(dtype).to_empty(device=world.device).eval()
         self._int8_names = self._model.int8_names() if config.training.int8_weights else frozenset()
         self._task = task
+        self._loss_signature = f"smoothing:{config.loss.label_smoothing:g}|pieces:{tokenizer.sha256[:16]}"
         self._translator = task.decoder(self._model, tokenizer, config.decoding)
 
     @torch.no_grad()
@@ -95,7 +96,13 @@ class Validator:
 
     def score_name(self, split: Split, sentences: int) -> str:
         """The name of the score that ranks checkpoints, over the first ``sentences`` of a split; 0 means all."""
+        if self._task.metric == "loss":  # always of the whole split
+            return "loss"
         return score_name(self._task.metric, sentences, largest_direction(split))
+
+    def signature(self, split: Split) -> str:
+        """The signature of that score."""
+        return self._loss_signature if self._task.metric == "loss" else self._task.signature(covered_rows(split, 1))
 
     def evaluate(self, split: Split, sentences: int) -> Evaluation:
         """Evaluate the weights loaded last. Collective; all ranks return the same result.
@@ -126,6 +133,8 @@ class Validator:
             are_trees=self._task.trees is not None,
             digest=split.text_digest,
             translations=tuple(translations),
+            ranked_by=self._task.metric,
+            loss_signature=self._loss_signature,
         )
 
     @torch.no_grad()

@@ -6,10 +6,13 @@ here. What the table does not know is None, never a guess.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 
 import langcodes
+from fontTools import unicodedata
 from langcodes.data_dicts import LIKELY_SUBTAGS
 
 from dstransformer.errors import ConfigError
@@ -28,6 +31,10 @@ _CHINESE = frozenset(("Hans", "Hant", "Hanb", "Hani", "Bopo"))
 
 #: Scripts without a mark between words, Chinese and Japanese aside: BLEU's ``13a`` takes a sentence for one word.
 _UNDIVIDED = frozenset(("Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Lana", "Tale", "Talu", "Tavt", "Java", "Bali"))
+
+#: Scripts of letters that BLEU's ``13a`` is not for, and how many lines of a text tell.
+_NOT_13A = _UNDIVIDED | {"Hani", "Bopo", "Hira", "Kana", "Hang"}
+_SAMPLE = 1000
 
 #: Scripts with capital letters.
 _CASED = frozenset(("Latn", "Cyrl", "Grek", "Armn", "Copt", "Glag", "Adlm", "Dsrt", "Osge", "Cher", "Vith", "Medf"))
@@ -187,3 +194,17 @@ def known_to_fasttext(code: str, rule: str) -> str:
     if found.tag is None:
         raise ConfigError(f"{rule} identifies languages, and {code!r} is none: {_CODE_ADVICE}")
     raise ConfigError(f"{rule}: fastText's model lid.176 cannot identify {code}: leave the rule out")
+
+
+def is_divided(texts: Iterable[str]) -> bool:
+    """Whether spaces divide text into the words of BLEU: not Chinese, Japanese, Korean, Thai …"""
+    letters = [script_of(letter) for text in islice(texts, _SAMPLE) for letter in text]
+    known = [script for script in letters if script]
+    return sum(script in _NOT_13A for script in known) <= len(known) / 2
+
+
+@cache
+def script_of(character: str) -> str | None:
+    """The script of a letter (ISO 15924); None if it is no letter, or one of several scripts."""
+    script = str(unicodedata.script(character)) if character.isalpha() else "Zyyy"
+    return None if script in ("Zyyy", "Zinh") else script

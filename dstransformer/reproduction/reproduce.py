@@ -243,7 +243,7 @@ def _evaluate(
     """Evaluate a bundle on the held-out splits of a record, as the end of a training does."""
     config = record.config
     precision = precision_of(compose(config, record.world_size))
-    validator = Validator(config, corpus.tokenizer, world, precision, Task(corpus.manifest.trees))
+    validator = Validator(config, corpus.tokenizer, world, precision, Task.build(corpus.manifest, config.validation))
     validator.load(bundle.load_weights().items())
     for name in record.figures:
         split = corpus.split(name)
@@ -279,7 +279,8 @@ def _compare_training(record: Record, run: Path, corpus: Corpus, world: World) -
     changed = differences(record.provenance, found.provenance)
     bounds = {}
     if changed and found.figures != record.figures:
-        task, sentences = Task(corpus.manifest.trees), record.config.validation.final_sentences
+        validation = record.config.validation
+        task, sentences = Task.build(corpus.manifest, validation), validation.final_sentences
         bounds = {
             name: sampling_bounds(validator, split, evaluation, task, sentences)
             for name, (split, evaluation, validator) in zip(

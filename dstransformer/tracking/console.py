@@ -117,7 +117,7 @@ class ConsoleProgress(Tracker):
     def _print_evaluation(self, done: EvaluationDone) -> None:
         """Print the scores and the first sample."""
         evaluation = done.evaluation
-        self._score = f"{evaluation.main.metric} {evaluation.main.value:.2f} @{done.step}"
+        self._score = f"{evaluation.main.metric} {evaluation.main.number} @{done.step}"
         self.print("  ".join([f"update {done.step}  {done.split}", *_format_eval_metrics(evaluation.metrics)]))
         for sample in evaluation.samples[:1]:
             self.print(f"  source       {sample.source}")

@@ -147,7 +147,7 @@ class Trial:
         setup, tokenizer = self._setup, self._setup.corpus.tokenizer
         src_rows = tokenizer.src.vocab_size
         self._engine = Engine(setup.config, setup.ds_config, tokenizer.vocab_size, self._world, src_vocab_size=src_rows)
-        task = Task(setup.corpus.manifest.trees)
+        task = Task.build(setup.corpus.manifest, setup.config.validation)
         validator = Validator(setup.config, tokenizer, self._world, setup.precision, task)
         for _ in range(_FIRST_UPDATES):
             if not self._step(self._sizes.smallest):

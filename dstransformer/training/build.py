@@ -53,7 +53,9 @@ def build_trainer(
         state=setup.initial_state,
         engine=engine,
         data=build_update_stream(config, corpus, world),
-        validator=Validator(config, corpus.tokenizer, world, setup.precision, Task(corpus.manifest.trees)),
+        validator=Validator(
+            config, corpus.tokenizer, world, setup.precision, Task.build(corpus.manifest, config.validation)
+        ),
         corpus=corpus,
         checkpoints=checkpoints,
         recovery=Recovery(config.training, setup.precision, checkpoints, session, tracker),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from dstransformer.checkpoints.format import EarlyStoppingState
 from dstransformer.config import ValidationConfig
@@ -13,7 +14,7 @@ class EarlyStopping:
     """Follows the validation score. ``validation.patience`` validations without a better one end the training.
 
     Args:
-        config: The metric and the patience; a patience of 0 never ends the training.
+        config: The patience; a patience of 0 never ends the training.
 
     Attributes:
         state: The progress so far, stored in checkpoints.
@@ -34,18 +35,15 @@ class EarlyStopping:
         return self._config.patience > 0 and self.state.validations == 0
 
     def update(self, evaluation: Evaluation) -> None:
-        """Record a validation. A new metric starts the count again; NaN is no improvement."""
-        main = evaluation.main
-        metric, score = main.name, main.value
-        if self._config.patience_metric != "bleu":
-            metric, score = "loss", -evaluation.metrics["loss"]
-        state = self.state
-        if metric != state.metric:
-            self.state = EarlyStoppingState(metric, None if math.isnan(score) else score)
-        elif score > (-math.inf if state.best is None else state.best):
-            self.state = EarlyStoppingState(metric, score)
+        """Record a validation. A score computed in another way starts the count again; NaN is no improvement."""
+        main, state = evaluation.main, self.state
+        if (main.name, main.signature) != (state.metric, state.signature):
+            best = None if math.isnan(main.rank) else main.rank
+            self.state = EarlyStoppingState(main.name, best, signature=main.signature)
+        elif main.rank > (-math.inf if state.best is None else state.best):
+            self.state = EarlyStoppingState(main.name, main.rank, signature=main.signature)
         else:
-            self.state = EarlyStoppingState(metric, state.best, state.validations + 1)
+            self.state = replace(state, validations=state.validations + 1)
 
     def describe(self) -> str:
         """The reason of an early end, in one line."""

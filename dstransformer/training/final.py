@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from dstransformer.checkpoints.candidates import Candidates, Steps, prepare_cand
 from dstransformer.config import Config
 from dstransformer.distributed.world import World
 from dstransformer.errors import StorageError
-from dstransformer.evaluation import Evaluation
+from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.validation import add_paper_bleu
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.io.retry import RetryPolicy
@@ -39,7 +40,7 @@ class Choice:
     Attributes:
         chosen: ``average``, ``last`` or ``best``.
         reason: The reason, for messages.
-        metric: The validation score used to compare the candidates: ``bleu``, ``bleu_first_500``, ``f1``.
+        metric: The validation score that compares them: ``bleu``, ``bleu_first_500``, ``chrf``, ``loss``, ``f1``.
         scores: The score of each candidate, by name.
         steps: The steps of the checkpoints that each candidate averages, by name.
     """
@@ -59,7 +60,7 @@ class Choice:
 
     def describe(self, candidate: str) -> str:
         """A candidate as text, with its score."""
-        return f"{self.name(candidate)} {self.metric} {self.scores[candidate]:.2f}"
+        return f"{self.name(candidate)} {self.metric} {Score(self.metric, self.scores[candidate]).number}"
 
     def lines(self) -> list[str]:
         """Lines of text with all scores and the choice."""
@@ -67,13 +68,13 @@ class Choice:
         return [f"on validation: {compared}", f"the bundle is {self.name(self.chosen)}: {self.reason}"]
 
 
-def choose(final: str, candidates: Candidates, scores: Mapping[str, float], warmup_steps: int) -> tuple[str, str]:
+def choose(final: str, candidates: Candidates, ranks: Mapping[str, float], warmup_steps: int) -> tuple[str, str]:
     """Choose the candidate that becomes the bundle.
 
     Args:
         final: The value of ``checkpoint.final``.
         candidates: The candidates.
-        scores: The score of each candidate, by name. On a tie, the first in ``CANDIDATE_NAMES`` wins.
+        ranks: The ``Score.rank`` of each candidate, by name. On a tie, the first in ``CANDIDATE_NAMES`` wins.
         warmup_steps: The value of ``schedule.warmup_steps``.
 
     Returns:
@@ -81,7 +82,7 @@ def choose(final: str, candidates: Candidates, scores: Mapping[str, float], warm
     """
     if final == "average" and candidates.all_past_warmup:
         return "average", "checkpoint.final = average"
-    best = max((name for name in CANDIDATE_NAMES if name in scores), key=lambda name: scores[name])
+    best = max((name for name in CANDIDATE_NAMES if name in ranks), key=lambda name: ranks[name])
     if final == "average":
         return best, (
             "the best on validation, because the last checkpoints reach back into the warm-up "
@@ -123,7 +124,7 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
     try:
         candidates = retry.run(  # on rank 0 only, as network file systems may lag elsewhere
             "the average of the checkpoints",
-            lambda: world.compute_on_rank0(lambda: prepare_candidates(folder, config, comparison.metric, average)),
+            lambda: world.compute_on_rank0(partial(prepare_candidates, folder, config, *comparison.how, average)),
         )
         if candidates is None:
             return None
@@ -167,6 +168,7 @@ class _Comparison:
         self._validator = trainer.validator
         self._sentences = trainer.config.validation.final_sentences
         self.metric = self._validator.score_name(self._corpus.split("validation"), self._sentences)
+        self.how = self.metric, self._validator.signature(self._corpus.split("validation"))
         self._evaluations: dict[Steps, Evaluation] = {}
         last = trainer.evaluation
         if last is not None and last.main.name == self.metric:  # it covers the same sentences
@@ -218,15 +220,17 @@ class _Comparison:
 
 
 def _choose(config: Config, candidates: Candidates, scores: dict[str, float], metric: str) -> Choice:
-    chosen, reason = choose(config.checkpoint.final, candidates, scores, config.schedule.warmup_steps)
+    ranks = {name: Score(metric, value).rank for name, value in scores.items()}
+    chosen, reason = choose(config.checkpoint.final, candidates, ranks, config.schedule.warmup_steps)
     return Choice(chosen, reason, metric, scores, {name: list(candidates.steps(name)) for name in scores})
 
 
 def _report(choice: Choice, tracker: Tracker, world: World) -> None:
     for line in choice.lines():
         tracker.emit(Message(line))
-    best = max(choice.scores, key=lambda name: choice.scores[name])
-    if choice.scores[best] > choice.scores[choice.chosen] and world.is_rank0:
+    ranks = {name: Score(choice.metric, value).rank for name, value in choice.scores.items()}
+    best = max(ranks, key=lambda name: ranks[name])
+    if ranks[best] > ranks[choice.chosen] and world.is_rank0:
         logger.warning(
             "%s is worse than %s; checkpoint.final=best_on_validation would choose that one",
             choice.describe(choice.chosen), choice.describe(best),

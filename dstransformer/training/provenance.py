@@ -17,6 +17,7 @@ from dstransformer.batching import describe_augmentation, describe_mixture, desc
 from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
+from dstransformer.evaluation.task import Task
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import gpu_kernels_name, kernels_fingerprint, processor_name
 from dstransformer.tracking import RunStart, resolve_tracking_uri
@@ -124,6 +125,11 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
         yield f"batches   {config.batch.micro_batches} micro-batches an update, {setup.micro_batches_from}"
     if stages := describe_stages(config.batch.stages, in_stages):
         yield f"stages    {stages}"
+    if info.trees is None:
+        task = Task.build(info, config.validation)
+        tokenizers = ", ".join(dict.fromkeys(task.tokenizers.values()))
+        yield f"scores    {task.metric} ranks checkpoints; BLEU with sacrebleu's tokenizer {tokenizers}"
+        yield from (f"warning: {note}" for note in task.notes)
     window = config.training.window_pairs
     windows = f", in windows of about {window:,} pairs" if is_windowed(train.pairs, window) else ""
     yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs{windows}"

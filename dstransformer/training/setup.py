@@ -27,6 +27,7 @@ from dstransformer.corpus import Corpus
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError, shown
+from dstransformer.evaluation.task import Task
 from dstransformer.io.output_folders import check_run_folder
 from dstransformer.model import DTYPES, check_backend, open_bundle, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
@@ -229,11 +230,12 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
 
     Raises:
         DataError: A split is missing, a shard is damaged, or a sentence pair does not fit into an update.
-        ConfigError: A sentence is longer than the table of learned positions, pieces are to be sampled from a tokenizer
-            of the other kind, alignments that the corpus lacks are to guide a head, or augmentation or 8-bit weights
-            with trees.
+        ConfigError: A tokenizer of BLEU is not installed, a sentence is longer than the table of learned positions,
+            pieces are to be sampled from a tokenizer of the other kind, alignments that the corpus lacks are to guide a
+            head, or augmentation or 8-bit weights with trees.
     """
     config, corpus = setup.config, setup.corpus
+    Task.build(corpus.manifest, config.validation)
     for split in ("train", "validation"):
         if split not in corpus.splits:
             raise DataError(f"{corpus.path} has no split {split!r}, which training needs: rebuild the corpus with one")

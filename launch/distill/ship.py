@@ -21,8 +21,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Choose among exports by the BLEU of the validation text.")
     parser.add_argument("models", nargs="+", help="students; the first is taken if the best are equal")
     parser.add_argument("--reference", type=Path, required=True, help="translation of the validation text")
+    parser.add_argument("--language", required=True, help="code of its language")
     options = parser.parse_args()
-    bleu = score(options.models, options.reference) if len(options.models) > 1 else {}
+    bleu = score(options.models, options.reference, options.language) if len(options.models) > 1 else {}
     best = choose(options.models, bleu)
     content = {"format_version": FORMAT_VERSION, "model": best, "validation_bleu": bleu, "why": why(best, bleu)}
     source = Path("exported", best)
@@ -44,15 +45,16 @@ def link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def score(models: list[str], reference: Path) -> dict[str, float]:
+def score(models: list[str], reference: Path, language: str) -> dict[str, float]:
     """The BLEU of each model's translation of the validation text."""
+    from dstransformer.evaluation.bleu import bleu_tokenizer
     from dstransformer.evaluation.bleu import score as score_text
     from dstransformer.io.text import iter_lines
 
-    references = list(iter_lines(reference))
+    references, tokenize = list(iter_lines(reference)), bleu_tokenizer(language)
     found = {}
     for model in models:
-        scores = score_text(list(iter_lines(f"made/validate_{model}")), references)
+        scores = score_text(list(iter_lines(f"made/validate_{model}")), references, tokenize)
         found[model] = next(one.value for one in scores if one.name == "bleu")
     return found
 

@@ -302,7 +302,7 @@ class ComparableScore:
     digest: str
 
     def __str__(self) -> str:
-        return f"{self.score.label} {self.score.value:.2f} on {self.split}"
+        return f"{self.score.label} {self.score.number} on {self.split}"
 
 
 def is_better(candidate: ComparableScore | None, champion: ComparableScore | None, version: str) -> tuple[bool, str]:
@@ -325,8 +325,9 @@ def is_better(candidate: ComparableScore | None, champion: ComparableScore | Non
         if own != other or not own:
             difference = f"{own or 'unknown'}, not {other or 'unknown'}"
             return False, f"not comparable with version {version}: {name} has {what} ({difference})"
-    better = candidate.score.value > champion.score.value
-    values = f"{candidate.score.value:.2f} {'>' if better else '<='} {champion.score.value:.2f}"
+    better = candidate.score.rank > champion.score.rank
+    more, not_more = (">", "<=") if champion.score.rank == champion.score.value else ("<", ">=")
+    values = f"{candidate.score.number} {more if better else not_more} {champion.score.number}"
     return better, f"{candidate.score.label} {values} of version {version} on {candidate.split}: {candidate.dataset}"
 
 

@@ -266,13 +266,13 @@ def _format_scores(summary: RunSummary) -> str:
         main = evaluation.main
         sentences = main.name.partition("_first_")[2]
         partial = f" (its first {sentences} sentences)" if sentences else ""
-        scores.append(f"**{main.value:.2f}** on {split.removeprefix('final_')}{partial}")
+        scores.append(f"**{main.number}** on {split.removeprefix('final_')}{partial}")
         signatures.append(main.signature)
         if (paper := evaluation.paper_bleu) is not None:
             papers.append(f"**{paper.value:.2f}** on {split.removeprefix('final_')}{partial}, `{paper.signature}`")
     if not scores:
         return ""
-    scorer = "" if evaluation.are_trees else "sacrebleu "
+    scorer = "" if evaluation.are_trees or main.name == "loss" else "sacrebleu "
     line = f"{main.metric} {', '.join(scores)}; {scorer}`{' '.join(dict.fromkeys(signatures))}`"
     return f"{line}\n\nBLEU as in the paper's tables (compounds split) {'; '.join(papers)}" if papers else line
 
