@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import get_args
 
-from dstransformer.cli.options import file, folder
-from dstransformer.config import BleuTokenizer
+from dstransformer.cli.options import TOKENIZERS, file, folder
 from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser
 
@@ -80,7 +78,7 @@ def _add_texts(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--tokenize",
-        choices=get_args(BleuTokenizer),
+        choices=TOKENIZERS,
         help="sacrebleu's tokenizer for BLEU (auto: by the target language, zh, ja-mecab, ko-mecab, else 13a)",
     )
     parser.add_argument(

@@ -24,6 +24,9 @@ Commands = argparse._SubParsersAction
 _OVERRIDE = re.compile(r"[\w.]+=")
 _DASHED_OVERRIDE = re.compile(r"-+\w+\.\w+=")
 
+#: The values of ``validation.tokenize``, without an import of the configuration.
+TOKENIZERS = ("auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none")
+
 
 class CommandResult(NamedTuple):
     """The result of a command: text for stdout, and the exit status."""

@@ -8,11 +8,10 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, add_target, file, folder
+from dstransformer.cli.options import TOKENIZERS, CommandResult, Commands, add_target, file, folder
 from dstransformer.cli.score import add_scoring, load_scorer
-from dstransformer.config import BleuTokenizer
 from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
@@ -59,7 +58,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     parser.add_argument(
         "--tokenize",
-        choices=get_args(BleuTokenizer),
+        choices=TOKENIZERS,
         help="with --tune and --mbr bleu: sacrebleu's tokenizer (auto: by the language that --reverse reads)",
     )
     parser.add_argument(

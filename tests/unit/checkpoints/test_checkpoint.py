@@ -124,12 +124,14 @@ def test_a_flipped_bit_of_the_manifest_is_found(tmp_path: Path) -> None:
 def test_early_stopping_and_recovery_are_stored_outside_the_state_section(tmp_path: Path) -> None:
     partial = CheckpointFolder(tmp_path).begin(5)
     (partial / "weights").touch()
-    stored = replace(state(5), early_stopping=EarlyStoppingState("bleu", 12.5, 2), recovery=RecoveryState(3, 1, 4))
+    stored = replace(
+        state(5), early_stopping=EarlyStoppingState("bleu", 12.5, 2, "tok:zh"), recovery=RecoveryState(3, 1, 4)
+    )
     checkpoint = CheckpointFolder(tmp_path).publish(stored, None, {})
     manifest = json.loads((checkpoint.path / "manifest.json").read_text())
     keys = {"step", "position", "world_size", "zero_stage", "precision", "corpus"}
     assert manifest["state"].keys() == keys, "earlier versions accept no unknown keys in that section"
-    assert manifest["patience"] == {"metric": "bleu", "best": 12.5, "validations": 2}
+    assert manifest["patience"] == {"metric": "bleu", "best": 12.5, "validations": 2, "signature": "tok:zh"}
     assert manifest["setbacks"] == {"in_a_row": 3, "rollbacks": 1, "went_back_to": 4}
     assert read_checkpoint(checkpoint.path).state == stored
     del manifest["patience"], manifest["setbacks"], manifest["sha256"]  # as earlier versions wrote it

@@ -1,13 +1,27 @@
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.ter import TER
 
-from dstransformer.errors import DataError
-from dstransformer.evaluation.bleu import compound_split_bleu, score
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.evaluation import bleu as bleu_module
+from dstransformer.evaluation.bleu import (
+    bleu_tokenizer,
+    compound_split_bleu,
+    is_asian,
+    score,
+    ter,
+    text_tokenizer,
+    tokenizer_note,
+)
 
 REFERENCES = ["Zwei Männer sitzen vor einem Haus.", "Ein Hund läuft über die Wiese."]
 
@@ -133,3 +147,78 @@ def test_different_numbers_of_sentences_are_refused() -> None:
 def test_empty_translations_score_zero() -> None:
     assert score(["", ""], REFERENCES)[0].value == 0.0
     assert compound_split_bleu(["", ""], REFERENCES, "de").value == 0.0
+
+
+#: Nearly perfect translations and their references.
+TEXTS = {
+    "zh": (
+        ["我喜欢在公园散步。", "今天天气很好，我们吃饭吧。"],
+        ["我喜欢在公园里散步。", "今天天气很好，我们去吃饭吧。"],
+    ),
+    "ja": (["犬が通りを走っています。", "男は本を読む。"], ["犬が通りを走っている。", "男は本を読んでいる。"]),
+    "ko": (["개가 거리를 달린다.", "남자가 책을 읽는다."], ["개가 거리를 달립니다.", "남자가 책을 읽고 있다."]),
+    "th": (["สุนัขวิ่งบนถนน", "ผู้ชายอ่านหนังสือ"], ["สุนัขกำลังวิ่งบนถนน", "ผู้ชายคนหนึ่งอ่านหนังสือ"]),
+    "ar": (["كلب يركض في الشارع.", "رجل يقرأ كتابا."], ["كلب يركض في الشارع.", "رجل يقرأ كتابا جديدا."]),
+    "de": (["Ein Hund läuft.", "Zwei Männer sitzen vor dem Haus."], ["Ein Hund läuft.", REFERENCES[0]]),
+}
+
+
+@pytest.mark.parametrize("code", TEXTS)
+def test_the_score_of_a_language_is_that_of_sacrebleus_command_line(code: str, tmp_path: Path) -> None:
+    translations, references = TEXTS[code]
+    (tmp_path / "ref").write_text("\n".join(references) + "\n", encoding="utf-8")
+    choice = ["--tokenize", "char"] if code == "th" else ["--language-pair", f"en-{code}"]
+    command = [sys.executable, "-m", "sacrebleu", str(tmp_path / "ref"), *choice, "--width", "6", "--score-only"]
+    command += ["--metrics", "bleu", "chrf"]
+    done = subprocess.run(command, input="\n".join(translations) + "\n", capture_output=True, text=True, check=True)
+    tokenizer = bleu_tokenizer(code)
+    found = score(translations, references, tokenizer)
+    assert [one.value for one in found] == pytest.approx(json.loads(done.stdout), abs=1e-6)
+    assert f"tok:{tokenizer}" in found[0].signature
+    assert found[0].value > 20
+
+
+@pytest.mark.parametrize(
+    ("code", "tokenizer"), [("zho_Hans", "zh"), ("jpn", "ja-mecab"), ("tha", "char"), (None, "13a")]
+)
+def test_a_language_has_its_tokenizer_unless_another_is_chosen(code: str | None, tokenizer: str) -> None:
+    assert bleu_tokenizer(code) == tokenizer
+    assert bleu_tokenizer(code, "intl") == "intl"
+
+
+def test_what_is_unusual_about_the_choice_is_said() -> None:
+    assert str(tokenizer_note("th")).startswith("BLEU of th counts characters (char): only flores200 divides it")
+    assert str(tokenizer_note("english")).startswith(
+        "'english' is the code of no language: BLEU takes the tokenizer 13a"
+    )
+    assert [tokenizer_note("de"), tokenizer_note("ja"), tokenizer_note("th", "char"), tokenizer_note(None)] == [
+        None
+    ] * 4
+
+
+def test_a_tokenizer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bleu_module, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"BLEU of ja needs .* ja-mecab: install it with `pip install 'dstransf"):
+        bleu_tokenizer("ja")
+    with pytest.raises(ConfigError, match=r"--tokenize flores200 needs .*: on a machine with internet access"):
+        bleu_tokenizer("de", "flores200", "--tokenize ")
+
+
+@pytest.mark.parametrize("code", ["zh", "ja", "ko", "th"])
+def test_text_of_an_unknown_language_is_not_guessed(code: str) -> None:
+    with pytest.raises(ConfigError, match="BLEU depends on the language of this text, which is not known: choose"):
+        text_tokenizer(TEXTS[code][1], "auto", "--tokenize ")
+    assert text_tokenizer(TEXTS[code][1], "char", "--tokenize ") == "char"
+    assert text_tokenizer(TEXTS["ar"][1], "auto", "--tokenize ") == "13a"
+
+
+def test_ter_divides_chinese_and_japanese_into_characters() -> None:
+    translations, references = TEXTS["zh"]
+    found = ter(translations, references, asian=True)
+    expected = TER(normalized=True, asian_support=True).corpus_score(translations, [references])
+    assert found.value == pytest.approx(expected.score)
+    assert found.value < 20 < ter(translations, references).value
+    assert "asian:yes" in found.signature
+    assert [is_asian("zh", None), is_asian("char", "jpn"), is_asian("13a", "de"), is_asian("13a", None)] == [
+        True, True, False, False,
+    ]  # fmt: skip

@@ -37,9 +37,9 @@ def test_the_largest_direction_decides_whether_a_score_covers_all() -> None:
     assert (largest_direction(ONE), largest_direction(TWO)) == (5, 3)
 
 
-def scorer(outputs: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
+def scorer(outputs: Sequence[str], references: Sequence[str], direction: str) -> tuple[Score, ...]:
     same = 100 * sum(a == b for a, b in zip(outputs, references, strict=True)) / len(outputs)
-    return Score("bleu", same, "tok:13a"), Score("chrf", same / 2, "nc:6")
+    return Score("bleu", same, "tok:zh" if direction == "en-zh" else "tok:13a"), Score("chrf", same / 2, "nc:6")
 
 
 def test_each_direction_has_its_scores_beside_their_mean() -> None:
@@ -52,9 +52,16 @@ def test_each_direction_has_its_scores_beside_their_mean() -> None:
     assert [score.label for score in found[::2]] == ["BLEU", "BLEU en-de", "BLEU de-en"]
 
 
+def test_a_mean_names_all_signatures() -> None:
+    rows = {"en-de": range(1), "en-zh": range(1)}
+    found = score_directions(scorer, rows, ["a", "b"], ["a", "b"])
+    assert found[0].signature == "mean:2|tok:13a + tok:zh"
+    assert [score.signature for score in found[2::2]] == ["tok:13a", "tok:zh"]
+
+
 def test_one_direction_has_its_scores_only() -> None:
     outputs = ["a", "x"]
-    assert score_directions(scorer, {"": range(2)}, outputs, ["a", "b"]) == scorer(outputs, ["a", "b"])
+    assert score_directions(scorer, {"": range(2)}, outputs, ["a", "b"]) == scorer(outputs, ["a", "b"], "")
 
 
 def test_samples_come_in_turn_from_each_direction() -> None:

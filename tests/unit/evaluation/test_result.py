@@ -23,3 +23,18 @@ def test_tracker_json_and_terminal_show_the_same_values() -> None:
 
 def test_metrics_omit_what_was_not_computed() -> None:
     assert Evaluation(SCORES).metrics == {"bleu_first_500": 33.456, "chrf": 60.0}
+
+
+def test_the_metric_that_ranks_is_one_of_them() -> None:
+    mains = {
+        name: Evaluation(SCORES, loss=2.5, ranked_by=name, loss_signature="pieces").main
+        for name in ("", "bleu", "chrf")
+    }
+    assert {name: main.name for name, main in mains.items()} == {
+        "": SCORES[0].name,
+        "bleu": SCORES[0].name,
+        "chrf": "chrf",
+    }
+    found = Evaluation(SCORES, loss=2.5, ranked_by="loss", loss_signature="pieces")
+    assert (found.main, found.main.rank, found.main.number) == (Score("loss", 2.5, "pieces"), -2.5, "2.5000")
+    assert found.signatures["loss"] == "pieces"

@@ -10,12 +10,12 @@ def build(*overrides: str) -> EarlyStopping:
     return EarlyStopping(load_config("base", ["validation.patience=3", *overrides]).validation)
 
 
-def evaluation(bleu: float, loss: float = 2.0) -> Evaluation:
-    return Evaluation((Score("bleu", bleu),), loss=loss, perplexity=7.0)
+def evaluation(bleu: float, loss: float = 2.0, ranked_by: str = "bleu") -> Evaluation:
+    return Evaluation((Score("bleu", bleu, "tok:13a"),), loss=loss, perplexity=7.0, ranked_by=ranked_by)
 
 
 def test_it_counts_the_validations_since_the_best() -> None:
-    stopping, nan = build("validation.patience_metric=bleu"), float("nan")
+    stopping, nan = build(), float("nan")
     seen = []
     for score in (nan, 10.0, 12.0, 12.0, nan, 11.0, 13.0):
         stopping.update(evaluation(score))
@@ -24,17 +24,26 @@ def test_it_counts_the_validations_since_the_best() -> None:
         (None, 0, True, False), (10.0, 0, True, False), (12.0, 0, True, False), (12.0, 1, False, False),
         (12.0, 2, False, False), (12.0, 3, False, True), (13.0, 0, True, False),
     ]  # fmt: skip
-    stopping.state = EarlyStoppingState("bleu", None, 1)
+    stopping.state = EarlyStoppingState("bleu", None, 1, "tok:13a")
     stopping.update(evaluation(nan))
-    assert stopping.state == EarlyStoppingState("bleu", None, 2)
+    assert stopping.state == EarlyStoppingState("bleu", None, 2, "tok:13a")
     assert stopping.describe() == "no better bleu on validation in the last 2 validations"
 
 
 def test_different_metrics_cannot_be_compared() -> None:
-    stopping = build("validation.patience_metric=loss")
-    stopping.state = EarlyStoppingState("bleu", 13.0, 2)
-    stopping.update(evaluation(12.0, loss=3.0))
+    stopping = build()
+    stopping.state = EarlyStoppingState("bleu", 13.0, 2, "tok:13a")
+    stopping.update(evaluation(12.0, loss=3.0, ranked_by="loss"))
     assert stopping.state == EarlyStoppingState("loss", -3.0)
+    stopping.update(evaluation(12.0, loss=2.5, ranked_by="loss"))
+    assert stopping.state == EarlyStoppingState("loss", -2.5), "a lower loss is better"
+
+
+def test_scores_of_different_tokenizers_cannot_be_compared() -> None:
+    stopping = build()
+    stopping.state = EarlyStoppingState("bleu", 13.0, 2, "tok:zh")
+    stopping.update(evaluation(12.0))
+    assert stopping.state == EarlyStoppingState("bleu", 12.0, 0, "tok:13a")
 
 
 def test_without_patience_training_goes_on() -> None:

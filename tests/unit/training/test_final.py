@@ -95,6 +95,16 @@ def test_scores_on_different_sentences_are_not_compared() -> None:
     assert select_kept([part, whole, checkpoint(5)], keep_last=1, keep_best=1)[0] == whole
 
 
+def test_scores_of_different_tokenizers_are_not_compared() -> None:
+    before, now = replace(checkpoint(1, 60.0), signature="tok:13a"), replace(checkpoint(2, 30.0), signature="tok:zh")
+    assert rank_by_score([before, now]) == [now]
+
+
+def test_a_lower_loss_is_better() -> None:
+    first, second = checkpoint(1, 2.0, "loss"), checkpoint(2, 3.0, "loss")
+    assert rank_by_score([first, second]) == [first, second]
+
+
 SCORES = {"average": 14.1, "last": 29.9, "best": 29.9}
 
 
@@ -147,7 +157,9 @@ def comparison(retry: RetryPolicy) -> _Comparison:
             world=SimpleNamespace(collective_errors=nullcontext), should_stop=lambda: False, enter=lambda _: None
         ),
         corpus=SimpleNamespace(split=lambda name: name, splits=["validation"], manifest=SimpleNamespace(tgt_lang="fr")),
-        validator=SimpleNamespace(score_name=lambda *_: "bleu", load=dict, evaluate=lambda *_: evaluation),
+        validator=SimpleNamespace(
+            score_name=lambda *_: "bleu", signature=lambda _: "", load=dict, evaluate=lambda *_: evaluation
+        ),
         config=config(warmup=1),
         evaluation=None,
     )
