@@ -96,6 +96,11 @@ def _spbleu_model(name: str) -> Path:
     return Path(SACREBLEU_DIR) / "models" / _SPBLEU[name]
 
 
+def is_german(code: str) -> bool:
+    """Whether a code is one of German: ``de``, ``deu``, ``de_AT``."""
+    return (language(code).tag or "").partition("-")[0] == "de"
+
+
 def is_asian(tokenize: str, code: str | None) -> bool:
     """Whether TER divides text into characters, as Chinese and Japanese need it, by their tokenizer or language."""
     return tokenize in ("zh", "ja-mecab") or (code is not None and language(code).word_characters == 2)
@@ -141,7 +146,7 @@ def ter_metric(*, asian: bool) -> TER:
     return TER(normalized=asian, asian_support=asian)
 
 
-def compound_split_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> Score:
+def compound_split_bleu(translations: Sequence[str], references: Sequence[str], code: str) -> Score:
     """BLEU as computed for the paper's tables by the authors' ``get_ende_bleu.sh``, in four steps on both sides.
 
     1. Plain quotation marks: „ “ ” ‟ « » become ``"``; ‚ ‘ ’ ‛ ‹ › become ``'``; … becomes ``...``. The script replaces
@@ -157,16 +162,17 @@ def compound_split_bleu(translations: Sequence[str], references: Sequence[str], 
     Args:
         translations: Detokenised translations.
         references: Detokenised references.
-        language: Code of the target language, which selects the tokenizer's list of abbreviations: ``de``, ``fr``, …
+        code: Code of the target language, which selects the tokenizer's list of abbreviations: ``de``, ``fr``, …
 
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
     """
     _check_counts(translations, references)
-    moses = MosesTokenizer(lang=language)
+    name = (language(code).tag or code).partition("-")[0]
+    moses = MosesTokenizer(lang=name)
     split = [[_split_compounds(moses, text) for text in side] for side in (translations, references)]
     scored = _corpus_score("bleu_compound_split", BLEU(tokenize="none", smooth_method="none", force=True), *split)
-    return replace(scored, signature=f"{scored.signature}|moses:{language}|quotes:plain|compounds:split")
+    return replace(scored, signature=f"{scored.signature}|moses:{name}|quotes:plain|compounds:split")
 
 
 def _split_compounds(moses: MosesTokenizer, text: str) -> str:

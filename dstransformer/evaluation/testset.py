@@ -17,6 +17,7 @@ from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, score, ter
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.io.compression import without_ending
+from dstransformer.io.languages import language as known
 from dstransformer.io.text import is_same_file, iter_lines
 
 logger = logging.getLogger(__name__)
@@ -185,7 +186,7 @@ def evaluate_test_set(
 def score_translations(
     translations: Sequence[str], references: Sequence[str], language: str | None, tokenize: str = "13a"
 ) -> Evaluation:
-    """Score translations: BLEU, chrF, TER and, if the language is known, the paper's compound-split BLEU.
+    """Score translations: BLEU, chrF, TER and, in a language that Moses divides, the paper's compound-split BLEU.
 
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
@@ -194,7 +195,7 @@ def score_translations(
         *score(translations, references, tokenize),
         ter(translations, references, asian=is_asian(tokenize, language)),
     )
-    if language is not None:
+    if language is not None and known(language).tokenizer == "13a":  # Moses divides no Chinese, Japanese, Thai …
         scores = (*scores, compound_split_bleu(translations, references, language))
     return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
 

@@ -17,7 +17,7 @@ from dstransformer.batching import build_batch, plan_batches, training_lengths
 from dstransformer.config import Config, Precision
 from dstransformer.corpus import Split, Tokenizer
 from dstransformer.distributed.world import World
-from dstransformer.evaluation.bleu import compound_split_bleu
+from dstransformer.evaluation.bleu import compound_split_bleu, is_german
 from dstransformer.evaluation.directions import covered_rows, interleaved, largest_direction, score_directions
 from dstransformer.evaluation.result import Evaluation, Sample
 from dstransformer.evaluation.task import Task
@@ -47,7 +47,7 @@ def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evalu
         split: What was evaluated.
         language: Code of the target language.
     """
-    if language.partition("-")[0].lower() != "de" or evaluation.paper_bleu is not None or split.directions:
+    if not is_german(language) or evaluation.paper_bleu is not None or split.directions:
         return evaluation
     count = evaluation.sentences
     found = compound_split_bleu(evaluation.translations, split.tgt_texts()[:count], language)
