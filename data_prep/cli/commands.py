@@ -35,11 +35,16 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "recipe", "") is None:
         arguments.recipe = rest.pop()
     if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        given, unknown = " ".join(rest), parser.unknown_option(words)
+        parser.error(f"unrecognized arguments: {given if unknown is None else given.replace(*_hinted(unknown), 1)}")
     return arguments
 
 
-def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+def _hinted(unknown: tuple[str, str]) -> tuple[str, str]:
+    return unknown[0], "".join(unknown)
+
+
+def build_parser(words: Sequence[str] | None = None) -> CommandParser:
     """Build the parser of ``dst-prep``.
 
     Args:

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from itertools import chain
 
 from dstransformer import __version__
 from dstransformer.cli import (
@@ -38,33 +39,18 @@ from dstransformer.cli import (
 )
 from dstransformer.cli.options import CommandResult, Handler, file, split_values
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import CommandParser, print_text, run_guarded
+from dstransformer.terminal.command import CommandParser, GroupedHelp, print_text, run_guarded
 
-COMMANDS = (
-    train,
-    translate,
-    serve,
-    parse,
-    evaluate,
-    score,
-    align,
-    rerank,
-    checkpoints,
-    average,
-    export,
-    import_model,
-    sign,
-    track,
-    doctor,
-    plot,
-    reproduce,
-    attention,
-    table1,
-    table2,
-    table3,
-    presets,
-    ds_config,
-)
+#: The commands by what they are for; ``dst --help`` lists them so.
+GROUPS = {
+    "every day": (train, translate, evaluate, presets),
+    "models": (export, import_model, serve, average, sign),
+    "runs": (checkpoints, plot, track, reproduce, doctor, ds_config),
+    "translations": (rerank, score, align),
+    "the paper": (parse, attention, table1, table2, table3),
+}
+
+COMMANDS = tuple(chain.from_iterable(GROUPS.values()))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -104,21 +90,14 @@ def _improve(message: str, arguments: Sequence[str]) -> str:
         message = message.replace("see `dst --help`", f"see `dst {arguments[0]} --help`")
     if arguments[:1] == ["export"] and arguments[1:2] in (["hf"], ["ct2"]):
         message = message.replace("see `dst export --help`", f"see `dst export {arguments[1]} --help`")
-    if "arguments are required" in message and (unknown := _find_unknown_option(arguments)) is not None:
-        return f"unrecognized arguments: {unknown}; see `dst {arguments[0]} --help`"
+    unknown = build_parser().unknown_option(arguments)
+    if unknown is not None and "arguments are required" in message:
+        return f"unrecognized arguments: {''.join(unknown)}; see `dst {arguments[0]} --help`"
+    if unknown is not None and "unrecognized arguments" in message:
+        message = message.replace(unknown[0], "".join(unknown), 1)
     for option in ("--set", "--ds"):
         message = message.replace(f"{option}: expected one argument", f"{option}: expected at least one value")
     return message.replace("required: PRESET", "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)")
-
-
-def _find_unknown_option(arguments: Sequence[str]) -> str | None:
-    """The first option that the command does not have. A misspelled option makes a required one seem to be missing."""
-    (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
-    if not arguments or arguments[0] not in commands.choices:
-        return None
-    known = commands.choices[arguments[0]]._option_string_actions
-    given = (word.partition("=")[0] for word in arguments[1:] if word.startswith("--") and word != "--")
-    return next((option for option in given if option not in known), None)
 
 
 def build_parser() -> CommandParser:
@@ -126,13 +105,19 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         prog="dst",
         description="Train, translate with and evaluate Transformers (Vaswani et al., 2017) on DeepSpeed.",
+        formatter_class=GroupedHelp,
         epilog="An error is one line on stderr; DST_DEBUG=1 in the environment adds the traceback.",
     )
     parser.add_argument("--version", action="version", version=f"dst {__version__}")
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # deepspeed passes it
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    groups = {}
+    for heading, modules in GROUPS.items():
+        before = len(commands.choices)
+        for command in modules:
+            command.add_parser(commands)
+        groups[heading] = list(commands.choices)[before:]
+    GroupedHelp.groups = groups
     return parser
 
 

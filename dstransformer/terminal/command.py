@@ -12,15 +12,20 @@ import signal
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from dstransformer.errors import DstError, StorageError, UserError, shown
 
 #: Exit status of a process whose reader has closed its output.
 SIGPIPE_STATUS = 128 + signal.SIGPIPE
+
+
+#: Maximum choices that an error lists.
+_MAX_LISTED = 12
 
 
 class Stopped(KeyboardInterrupt):
@@ -208,11 +213,58 @@ class StoreOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class GroupedHelp(argparse.HelpFormatter):
+    """Help that lists commands under headings.
+
+    Attributes:
+        groups: The commands of each heading, in the order in which the parser has them.
+    """
+
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        headings = {names[0]: heading for heading, names in self.groups.items()}
+        parts = []
+        for command in self._iter_indented_subactions(action):
+            heading = headings.get(command.dest)
+            parts.append(f"\n  {heading}:\n" if heading else "")
+            parts.append(self._format_action(command))
+        return "".join(parts)
+
+
 class CommandParser(argparse.ArgumentParser):
     """Reports a usage error in one line, like any other error; ``--help`` shows the usage. No abbreviated options."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **given})
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is not one of the choices, with the nearest one."""
+        if action.choices is None or value in action.choices:
+            return
+        names = list(map(str, action.choices))
+        near = get_close_matches(str(value), names, n=1)
+        listed = f" (choose from {', '.join(names)})" if len(names) <= _MAX_LISTED else ""
+        hint = f" (did you mean {near[0]!r}?)" if near else listed
+        raise argparse.ArgumentError(action, f"invalid choice: {shown(value)}{hint}")
+
+    def unknown_option(self, words: Sequence[str]) -> tuple[str, str] | None:
+        """The first option among the words of a command line that the command does not have, and a hint; None if none.
+
+        The hint is `` (did you mean '--set'?)``, or empty.
+        """
+        for place, word in enumerate(words):
+            for action in self._actions:
+                if isinstance(action, argparse._SubParsersAction) and word in action.choices:
+                    nested: CommandParser = action.choices[word]
+                    return nested.unknown_option(words[place + 1 :])
+            option = word.partition("=")[0]
+            if word.startswith("--") and word != "--" and option not in self._option_string_actions:
+                near = get_close_matches(option, self._option_string_actions, n=1)
+                return option, f" (did you mean {near[0]!r}?)" if near else ""
+        return None
 
     def error(self, message: str) -> NoReturn:
         """Raise the error, in one line."""
