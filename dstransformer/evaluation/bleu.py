@@ -33,16 +33,22 @@ def score(translations: Sequence[str], references: Sequence[str]) -> tuple[Score
     )
 
 
-def ter(translations: Sequence[str], references: Sequence[str]) -> Score:
+def ter(translations: Sequence[str], references: Sequence[str], *, asian: bool = False) -> Score:
     """Translation edit rate (Snover et al., 2006) in percent: edits per word of the reference; lower is better.
 
     It takes far longer than BLEU, so training does without it.
+
+    Args:
+        translations: Detokenised translations.
+        references: Detokenised references.
+        asian: Whether each Chinese character is a word, as sacrebleu's ``asian_support`` has it; without, a sentence in
+            Chinese or Japanese is hardly divided. That acts on normalised text only, so punctuation is divided too.
 
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
     """
     _check_counts(translations, references)
-    return _corpus_score("ter", TER(), translations, references)
+    return _corpus_score("ter", TER(normalized=asian, asian_support=asian), translations, references)
 
 
 def compound_split_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> Score:

@@ -5,9 +5,10 @@ from collections import Counter
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.ter import TER
 
 from dstransformer.errors import DataError
-from dstransformer.evaluation.bleu import compound_split_bleu, score
+from dstransformer.evaluation.bleu import compound_split_bleu, score, ter
 
 REFERENCES = ["Zwei Männer sitzen vor einem Haus.", "Ein Hund läuft über die Wiese."]
 
@@ -133,3 +134,17 @@ def test_different_numbers_of_sentences_are_refused() -> None:
 def test_empty_translations_score_zero() -> None:
     assert score(["", ""], REFERENCES)[0].value == 0.0
     assert compound_split_bleu(["", ""], REFERENCES, "de").value == 0.0
+
+
+def test_ter_is_that_of_sacrebleu_and_divides_asian_text_if_asked() -> None:
+    translations, references = ["我今天去了学校。", "猫在桌子上"], ["我昨天去了学校。", "猫在椅子上"]
+    plain, asian = ter(translations, references), ter(translations, references, asian=True)
+    theirs = TER(normalized=True, asian_support=True)
+    assert asian.value == theirs.corpus_score(translations, [references]).score
+    assert asian.signature == str(theirs.get_signature())
+    assert asian.signature.startswith("nrefs:1|case:lc|tok:tercom|norm:yes|punct:yes|asian:yes|version:")
+    assert asian.value == pytest.approx(100 * 2 / 13), "one of 8 characters, and one of 5"
+    assert plain.value == 100.0, "each sentence is one word"
+    assert "|norm:no|punct:yes|asian:no|" in plain.signature
+    western = ter(["a cat sat"], ["a dog sat"])
+    assert western.value == TER().corpus_score(["a cat sat"], [["a dog sat"]]).score == pytest.approx(100 / 3)
