@@ -1,6 +1,6 @@
 """``dst`` in which some ranks fail at a point of the run. The variable DST_FAULT says where, which, and how.
 
-Ranks that torchrun has started again do not fail.
+With ``after``, a path, they fail once that exists. Ranks that torchrun has started again do not fail.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -28,6 +29,8 @@ report, check_setup = HeartbeatMonitor.report, run.check_setup
 def fail(update: int, phase: str) -> None:
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     if again or RANK not in FAULT["ranks"] or phase != FAULT["phase"] or update < FAULT["update"]:
+        return
+    if FAULT["after"] is not None and not Path(FAULT["after"]).exists():
         return
     if FAULT["how"] == "hang":
         threading.Event().wait()

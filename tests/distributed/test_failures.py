@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from support.data.corpora import build_toy
-from support.processes.launching import finish, run_dst
+from support.processes.launching import finish, run_dst, wait_until
 from support.processes.ranks import finish_all, run_dst_ranks, srun
 from support.training.runs import TINY, latest_state, losses
 
@@ -126,11 +125,9 @@ def test_resuming_with_other_kernels_warns_once(again: Path, toy_corpus: Path) -
 class TestPeers:
     def test_a_second_trainer_of_the_same_run_is_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
-        arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
+        arguments = train_arguments(toy_corpus, run, "training.max_updates=100000", "checkpoint.every_updates=0")
         with srun(arguments) as (first,):
-            while not (run / "metrics.jsonl").exists():
-                assert first.poll() is None
-                time.sleep(0.1)
+            wait_until((run / "metrics.jsonl").exists, running=[first])
             second = run_dst(*arguments)
             assert second.returncode == 2, second.stderr
             assert_one_error(second, f"another process is training in {run} (process {first.pid} on")
@@ -138,11 +135,9 @@ class TestPeers:
 
     def test_a_killed_rank_ends_the_others(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
-        arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
+        arguments = train_arguments(toy_corpus, run, "training.max_updates=100000", "checkpoint.every_updates=0")
         with srun(arguments, arguments) as ranks:
-            while not (run / "metrics.jsonl").exists():
-                assert ranks[0].poll() is None
-                time.sleep(0.1)
+            wait_until((run / "metrics.jsonl").exists, running=ranks)
             ranks[1].kill()
             _, errors = finish(ranks[0])
         assert ranks[0].returncode == 1, errors

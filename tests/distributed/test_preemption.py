@@ -32,12 +32,12 @@ def has_logged(run: Path, update: int) -> bool:
     return (run / "metrics.jsonl").exists() and len(losses(run)) >= update
 
 
-def assert_stopped_cleanly(run: Path, after: int, updates: int = UPDATES) -> int:
+def assert_stopped_cleanly(run: Path, after: int) -> int:
     """Check that the newest checkpoint is of the last logged update; return its number."""
-    step = latest_state(run)["step"]
-    assert after < step == len(losses(run)) < updates
+    step = int(latest_state(run)["step"])
+    assert after < step == len(losses(run)) < MANY
     assert not list((run / "checkpoints").glob(".*"))
-    return int(step)
+    return step
 
 
 @contextmanager
@@ -65,9 +65,7 @@ def terminate_rank_1(processes: Sequence[subprocess.Popen[str] | Fork]) -> None:
 def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_path: Path, kind: str) -> None:
     """That deepspeed passes on the exit status is proved in test_two_nodes too."""
     whole, run = tmp_path / "whole", tmp_path / "preempted"
-    done = run_dst_ranks(2, *train_arguments(toy_corpus, whole))
-    assert done.returncode == 0, done.stderr
-    arguments = train_arguments(toy_corpus, run)
+    arguments = train_arguments(toy_corpus, run, MANY)
 
     # SLURM warns one task while DeepSpeed is still starting: both stop, with the exit status of an unfinished run.
     with srun(arguments, arguments) as ranks:
@@ -85,11 +83,12 @@ def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_p
         for process in processes:
             finish(process)
             assert process.returncode == STOPPED
-    assert_stopped_cleanly(run, after=stopped + 4)
+    updates = 5 + assert_stopped_cleanly(run, after=stopped + 4)
 
-    done = run_dst_ranks(2, *arguments)
-    assert done.returncode == 0, done.stderr
-    assert len(losses(run)) == UPDATES
+    for folder in (run, whole):
+        done = run_dst_ranks(2, *train_arguments(toy_corpus, folder, updates))
+        assert done.returncode == 0, done.stderr
+    assert len(losses(run)) == updates
     assert losses(run) == losses(whole)
 
 
@@ -100,7 +99,7 @@ def test_a_checkpoint_that_cannot_be_complete_in_time_is_abandoned(toy_corpus: P
     The run folder is then moved, and one process goes on from the last complete checkpoint.
     """
     run, moved = tmp_path / "run", tmp_path / "elsewhere" / "moved"
-    arguments = [*train_arguments(toy_corpus, run), "checkpoint.every_updates=5"]
+    arguments = [*train_arguments(toy_corpus, run, MANY), "checkpoint.every_updates=5"]
     with srun([*arguments, "checkpoint.stop_seconds=2"], [*arguments, "checkpoint.stop_seconds=2"]) as ranks:
         wait_until((run / "checkpoints" / "latest").exists, running=ranks)
         ranks[1].send_signal(signal.SIGSTOP)
@@ -109,15 +108,16 @@ def test_a_checkpoint_that_cannot_be_complete_in_time_is_abandoned(toy_corpus: P
     assert ranks[0].returncode == STOPPED
     assert "stopped without a checkpoint: 2 s were too few (checkpoint.stop_seconds)" in errors
     assert (run / "exit-status").read_text().startswith(f"{STOPPED} ")
-    stopped = latest_state(run)["step"]
+    stopped = int(latest_state(run)["step"])
+    updates = stopped + 5
 
     moved.parent.mkdir()
     run.rename(moved)
-    done = run_dst_ranks(1, *train_arguments(toy_corpus, moved))
+    done = run_dst_ranks(1, *train_arguments(toy_corpus, moved, updates))
     assert done.returncode == 0, done.stderr
     assert "was computed with 2 ranks" in done.stderr
     assert f"resumed at update {stopped}" in done.stderr
-    assert len(losses(moved)) == UPDATES
+    assert len(losses(moved)) == updates
     for path in ("metrics.jsonl", "config.yaml", "ds_config.json", "checkpoints/latest"):
         assert str(tmp_path) not in (moved / path).read_text()
     for command in (["checkpoints", "--verify"], ["evaluate", "--beam", "1", "--follow"], ["table2"]):
@@ -142,7 +142,7 @@ def test_sigterm_to_the_deepspeed_launcher_is_said_in_one_line_with_one_cause(to
         "writes a checkpoint if all its processes still run; again stops it at once"
     ]
     assert "" not in lines[lines.index(said[0]) - 1 :]
-    stopped = assert_stopped_cleanly(run, after=4, updates=MANY)
+    stopped = assert_stopped_cleanly(run, after=4)
     assert f"stopped by the end of the launcher at step {stopped}; run the same command to resume" in lines
     assert any("[ERROR]" in line and "exits with return code = 143" in line for line in lines), "as the guide says"
 
@@ -150,7 +150,7 @@ def test_sigterm_to_the_deepspeed_launcher_is_said_in_one_line_with_one_cause(to
 @pytest.mark.slow
 def test_ctrl_c_writes_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with forked(["-m", "dstransformer", *train_arguments(toy_corpus, run)]) as program:
+    with forked(["-m", "dstransformer", *train_arguments(toy_corpus, run, MANY)]) as program:
         wait_until(lambda: has_logged(run, 5), running=[program])
         program.send_signal(signal.SIGINT)
         output, _ = finish(program)

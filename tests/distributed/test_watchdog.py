@@ -17,7 +17,7 @@ import pytest
 from support.processes.forks import Fork, environment
 from support.processes.launching import forked, free_port, launcher, run_command, wait_until
 from support.processes.ranks import finish_all, srun
-from support.services.mlflow_runs import tracked_run
+from support.services.mlflow_runs import send_rest, tracked_run
 from support.training.runs import TINY, latest_state, losses
 
 PROGRAM = str(Path(__file__).with_name("faulty_rank.py"))
@@ -33,9 +33,10 @@ def train_arguments(corpus: Path, run: Path, *overrides: str) -> list[str]:
     return [*options, *WATCHED, *SCHEDULE, *overrides]
 
 
-def fault(phase: str, ranks: Sequence[int], how: str, update: int = 0) -> dict[str, str]:
+def fault(phase: str, ranks: Sequence[int], how: str, update: int = 0, after: Path | None = None) -> dict[str, str]:
     """The variable that makes ``faulty_rank.py`` fail."""
-    return {"DST_FAULT": json.dumps({"phase": phase, "ranks": ranks, "how": how, "update": update})}
+    path = None if after is None else str(after)
+    return {"DST_FAULT": json.dumps({"phase": phase, "ranks": ranks, "how": how, "update": update, "after": path})}
 
 
 @contextmanager
@@ -132,6 +133,7 @@ def test_a_rank_that_hangs_is_named_and_the_run_has_failed(toy_corpus: Path, tmp
         assert re.search(where, (run / "logs" / f"rank-{rank:05d}.log").read_text())
     traced = pickle.loads((run / "logs" / "trace_rank_0").read_bytes())
     assert {entry["timeout_ms"] for entry in traced["entries"]} == {600_000}, "also of the groups of DeepSpeed"
+    send_rest(run)
     assert tracked_run(run)[1].info.status == "FAILED"
 
 
@@ -164,13 +166,14 @@ def test_a_job_that_torchrun_starts_again_resumes(toy_corpus: Path, tmp_path: Pa
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2"]
     command += ["--max-restarts", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--", PROGRAM]
     run = tmp_path / "run"
-    variables = environment(fault("update", [0], "SIGKILL", 6))
+    # The checkpoint of update 4 is complete when the next one begins, at update 8, if not before.
+    variables = environment(fault("update", [0], "SIGKILL", 6, after=run / "checkpoints" / "latest"))
     done = run_command([*command, *train_arguments(toy_corpus, run)], env=variables)
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("dst: error:"))
     assert re.search(r"rank 0 on \S+ has died", line), line
     assert "started by torchrun" in (run / "logs" / "rank-00001.log").read_text()
-    assert "resumed at update 4" in done.stderr
+    assert re.search(r"resumed at update [48]\b", done.stderr), done.stderr
     assert len(losses(run)) == 12
 
 

@@ -105,9 +105,9 @@ def test_a_healthy_machine_has_no_fault(healthy: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_run_is_found_and_so_is_one_that_trains(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
+    arguments = train_arguments(toy_corpus, run, "training.max_updates=100000", "checkpoint.every_updates=0")
     with srun(arguments) as (process,):
-        wait_until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None)
+        wait_until((run / "metrics.jsonl").exists, running=[process])
         status, found = doctor(run)
         assert (status, faults(found)) == (0, []), found
         assert f"process {process.pid} on " in found["end"]["text"]
@@ -119,9 +119,9 @@ def test_a_killed_run_is_found_and_so_is_one_that_trains(toy_corpus: Path, tmp_p
 @pytest.mark.slow
 def test_a_lost_rank_is_found(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
+    arguments = train_arguments(toy_corpus, run, "training.max_updates=100000", "checkpoint.every_updates=0")
     with srun(arguments, arguments) as ranks:
-        wait_until(lambda: (run / "metrics.jsonl").exists() or ranks[0].poll() is not None)
+        wait_until((run / "metrics.jsonl").exists, running=ranks)
         ranks[1].kill()
         finish(ranks[0])
     outcome = doctor(run)

@@ -42,7 +42,7 @@ def test_a_stopped_table_resumes(toy_corpus: Path, tmp_path: Path, empty_store: 
     command = options(toy_corpus, out, ["base"], updates=200)
     with forked(["-m", "dstransformer", *command], environment()) as process:
         latest = out / "base" / "checkpoints" / "latest"
-        wait_until(lambda: latest.exists() or process.poll() is not None)
+        wait_until(latest.exists, running=[process])
         process.send_signal(signal.SIGTERM)
         printed, errors = finish(process)
     assert process.returncode == 143, errors

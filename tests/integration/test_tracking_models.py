@@ -298,7 +298,10 @@ def kill_a_run(run_folder: Path, store: str, tmp_path: Path) -> None:
     with forked(
         [str(program), str(run_folder), store], environment({"PYTHONPATH": os.pathsep.join(sys.path)})
     ) as process:
-        wait_until(lambda: (run_folder / "tracking.json").exists() and has_run(run_folder) and not pending(run_folder))
+        wait_until(
+            lambda: (run_folder / "tracking.json").exists() and has_run(run_folder) and not pending(run_folder),
+            running=[process],
+        )
         os.kill(process.pid, signal.SIGKILL)
 
 

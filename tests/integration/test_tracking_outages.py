@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.processes.launching import HANG_SECONDS, free_port, run_dst
-from support.services.mlflow_runs import logged_models, pending, tracked_run
+from support.services.mlflow_runs import logged_models, send_rest, tracked_run
 from support.services.mlflow_server import MlflowServer
 from support.training.runs import train_options
 
@@ -52,14 +52,6 @@ def train(toy_corpus: Path, run: Path, uri: str) -> subprocess.CompletedProcess[
     settings = [f"tracking.uri={uri}", "tracking.system_metrics=false", "training.log_every=1"]
     patience = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(HANG_SECONDS)), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     return run_dst(*train_options(toy_corpus, run, *settings), "--name", "short", extra=patience)
-
-
-def send_rest(run: Path) -> None:
-    """On a slow machine the end of a run does not wait for all its records."""
-    if pending(run):
-        done = run_dst("track", str(run))
-        assert done.returncode == 0, done.stderr
-    assert not pending(run)
 
 
 def stored(run_folder: Path) -> dict[str, Any]:

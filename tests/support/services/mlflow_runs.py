@@ -14,6 +14,7 @@ from dstransformer.tracking import (
     TrackingState,
 )
 from dstransformer.tracking.mlflow.outbox import Outbox
+from support.processes.launching import run_dst
 
 EXPERIMENT = "translation"
 
@@ -48,6 +49,14 @@ def has_run(run_folder: Path) -> bool:
 
 def pending(run_folder: Path) -> int:
     return Outbox(run_folder).pending()
+
+
+def send_rest(run: Path) -> None:
+    """On a slow machine the end of a run does not wait for all its records."""
+    if pending(run):
+        done = run_dst("track", str(run))
+        assert done.returncode == 0, done.stderr
+    assert not pending(run)
 
 
 def artifact_text(client: MlflowClient, run: Run, path: str, folder: Path) -> str:
