@@ -11,6 +11,7 @@ from data_prep.sources.texts import file_of
 from data_prep.stages.clean import Clean
 from data_prep.stages.encode import Encode
 from data_prep.stages.read import Read
+from data_prep.stages.rules import check_rules
 from data_prep.stages.vocab import Vocab, check_symbols
 from data_prep.store.folders import FULL_ADVICE
 from data_prep.store.output import check_paths, find_corpus, install, open_output
@@ -54,6 +55,7 @@ def build(
     check_symbols(recipe.vocab.symbols, recipe.clean.normalise)
     check_paths(out, work, _inputs(recipe))
     read = Read(open_parts(recipe.sources, progress))
+    check_rules(recipe.clean, [part.languages for part in read.parts])
     clean = Clean(recipe.clean, after=read.key)
     vocab = Vocab(recipe.vocab, after=clean.key)
     encode = Encode(recipe.encode, after=vocab.key)

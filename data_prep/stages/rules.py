@@ -6,7 +6,7 @@ A rule sees one normalised pair. Rules are tried in the order of ``RULES``; opti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -118,6 +118,17 @@ RULES = (
     Rule("numbers", "--drop-numbers", _numbers, "check that line n of one file translates line n of the other"),
     Rule("language", "--min-language", _language, "check the language codes, or lower --min-language"),
 )
+
+
+def check_rules(options: CleanOptions, languages: Iterable[tuple[str, str]]) -> None:
+    """Check that all rules know what they need of the languages of source and target.
+
+    Raises:
+        ConfigError: A rule needs the script of a language, or a package, that there is not; or cannot identify it.
+    """
+    for both in languages:
+        for rule in RULES:
+            rule.build(options, *both)
 
 
 def script_share(text: str, scripts: Collection[str]) -> float:

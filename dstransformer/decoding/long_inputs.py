@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.words import words_before
+from dstransformer.io.languages import SPACED_ENDS, UNSPACED_ENDS
 
 logger = logging.getLogger(__name__)
 
 #: Where a sentence can end: spaces after its last character, closing quotation marks and brackets included.
-_SENTENCE_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’»)\]])\s+|(?<=[。！？])\s*""")
+_SENTENCE_END = re.compile(rf"""(?<=[{SPACED_ENDS}])\s+|(?<=[{SPACED_ENDS}]["'”’»)\]])\s+|(?<=[{UNSPACED_ENDS}])\s*""")
 
 
 def limit_inputs(

@@ -39,14 +39,11 @@ _SAMPLE = 1000
 #: Scripts with capital letters.
 _CASED = frozenset(("Latn", "Cyrl", "Grek", "Armn", "Copt", "Glag", "Adlm", "Dsrt", "Osge", "Cher", "Vith", "Medf"))
 
-#: The marks that end sentences, of scripts that have their own beside those of all.
-_ENDS = {
-    **dict.fromkeys(("Deva", "Beng", "Guru", "Gujr", "Orya", "Sylo", "Newa", "Olck"), "।॥"),
-    **dict.fromkeys(("Hans", "Hant", "Hanb", "Hani", "Bopo", "Jpan", "Hrkt", "Hira", "Kana"), "。！？"),
-    **dict.fromkeys(("Arab", "Aran", "Thaa", "Syrc", "Rohg"), "؟۔"),
-    "Armn": "։", "Grek": ";", "Ethi": "።፧", "Khmr": "។៕", "Mymr": "။", "Tibt": "།༎", "Laoo": "", "Thai": "",
-}  # fmt: skip
-_COMMON_ENDS = ".!?…"
+#: Marks that end a sentence before a space, of all scripts. Greek's question mark is the semicolon of others.
+SPACED_ENDS = ".!?…؟۔।॥։።፧།༎"
+
+#: Marks that end a sentence with or without a space after them.
+UNSPACED_ENDS = "。！？။។៕"
 
 #: Languages of which fastText's model knows the text under another code than BCP 47's.
 _FASTTEXT = {"fil": "tl", "nb": "no", "gsw": "als", "bho": "bh", "sr-Latn": "sh"}
@@ -105,11 +102,6 @@ class Language:
     def has_case(self) -> bool | None:
         """Whether its script has capital letters."""
         return None if self.script is None else self.script in _CASED
-
-    @property
-    def ends(self) -> str:
-        """The characters that can end a sentence; those of all languages if the script is not known."""
-        return _COMMON_ENDS + _ENDS.get(self.script or "", "")
 
     @property
     def tokenizer(self) -> str:

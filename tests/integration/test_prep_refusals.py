@@ -43,6 +43,21 @@ def spoil_everything(folder: Path) -> str:
     return "cleaning left nothing of 5 (empty 5)"
 
 
+def test_a_rule_that_would_have_to_guess_is_refused_before_anything_is_read(
+    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = build(*text(), "--tgt-lang", "xx", "--min-script", "0.5", "--out", tmp_path / "corpus")
+    assert "--min-script needs the script of each language, and 'xx' is none" in refuses(capsys, given)
+    assert {path.name for path in tmp_path.iterdir()} == {"text"}
+
+
+def test_a_code_of_no_language_is_said_once(
+    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build(*text(), "--tgt-lang", "xx", "--out", tmp_path / "corpus") == 0
+    assert capsys.readouterr().err.count("warning: 'xx' is the code of no language: what depends on it") == 1
+
+
 @pytest.mark.parametrize("spoil", [spoil_length, spoil_encoding, spoil_empty, spoil_missing, spoil_everything])
 def test_bad_text_is_refused_and_leaves_no_corpus(
     tmp_path: Path,

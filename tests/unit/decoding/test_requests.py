@@ -67,7 +67,17 @@ def test_long_lines_are_divided_where_sentences_end() -> None:
     assert split_long(texts, tokenizer.encode(texts), [0] * 3, tokenizer) == (texts, [0, 1, 2])
 
 
-@pytest.mark.parametrize("text", ["犬。猫。兎。", "犬。　猫。 兎。", "「犬」！猫？兎", "A dog.  A fox!\tA cat."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "犬。猫。兎。",
+        "犬。　猫。 兎。",
+        "「犬」！猫？兎",
+        "A dog.  A fox!\tA cat.",
+        "कुत्ता दौड़ता है। बिल्ली सोती है।",
+        "هل هو كلب؟ نعم۔ حسنا",
+    ],
+)
 def test_a_part_is_a_piece_of_its_text(text: str) -> None:
     tokenizer = small_tokenizer()
     (ids,) = tokenizer.encode([text])
