@@ -5,7 +5,9 @@ target's is in :data:`TARGET`: ``AutoTokenizer.from_pretrained(folder, subfolder
 same pieces, as those of OPUS-MT do, stay what they are: the files of a ``MarianTokenizer``. So do all that were
 imported from such files.
 
-Writing it needs nothing of Hugging Face but safetensors: its files are weights and JSON.
+Beside fast tokenizers lie the SentencePiece models that they were made of. Only ``dst import hf`` reads those.
+
+Writing it needs nothing of Hugging Face but safetensors: its files are weights, JSON and SentencePiece models.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ GENERATION, TOKENIZER, TOKENIZER_CONFIG = "generation_config.json", "tokenizer.j
 #: The folder's own folder for the target's tokenizer.
 TARGET = "target"
 
-#: All files of the folder with a joint vocabulary, and what it holds besides if each language has one.
-FILES = (CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_CONFIG, CARD)
-TARGET_FILES = (f"{TARGET}/{TOKENIZER}", f"{TARGET}/{TOKENIZER_CONFIG}")
-
 #: What a ``MarianTokenizer`` has in place of :data:`TOKENIZER`.
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
 SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = MARIAN_FILES
+
+#: All files of the folder with a joint vocabulary, and what it holds besides if each language has one.
+FILES = (CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_CONFIG, SOURCE_MODEL, CARD)
+TARGET_FILES = (f"{TARGET}/{TOKENIZER}", f"{TARGET}/{TOKENIZER_CONFIG}", TARGET_MODEL)
 
 #: Maximum input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
 UNLIMITED_INPUT = 1024
@@ -86,8 +88,8 @@ def export_hf(
         for name, text in texts.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
-        if is_marian(bundle):
-            bundle.tokenizer.src.save(folder / SOURCE_MODEL)
+        bundle.tokenizer.src.save(folder / SOURCE_MODEL)
+        if not bundle.tokenizer.is_joint:
             bundle.tokenizer.save(folder / TARGET_MODEL)
         save_weights(folder / WEIGHTS, weights, {"format": "pt"})
         if finish is not None:
@@ -110,8 +112,8 @@ def _tokenizers(bundle: Bundle) -> dict[str, str]:
         TOKENIZER_CONFIG: _json(tokenizer_config(src, longest_input(bundle) + 1)),
     }
     if not tgt.is_joint:
-        of_target = tokenizer_json(tgt, "target tokenizer"), tokenizer_config(tgt, longest_output(bundle))
-        texts |= zip(TARGET_FILES, map(_json, of_target), strict=True)
+        texts[f"{TARGET}/{TOKENIZER}"] = _json(tokenizer_json(tgt, "target tokenizer"))
+        texts[f"{TARGET}/{TOKENIZER_CONFIG}"] = _json(tokenizer_config(tgt, longest_output(bundle)))
     return texts
 
 
@@ -189,7 +191,12 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
         "decoder_start_token_id": BOS_ID,
         "use_cache": True,
         "dtype": "float32",
-        "dstransformer": {"format_version": version, "version": bundle.provenance.get("dstransformer")},
+        "dstransformer": {
+            "format_version": version,
+            "version": bundle.provenance.get("dstransformer"),
+            "src_lang": bundle.src_lang,
+            "tgt_lang": bundle.tgt_lang,
+        },
     }
 
 

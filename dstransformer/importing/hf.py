@@ -1,5 +1,8 @@
 """``dst import hf``: a folder of a ``transformers.MarianMTModel``, such as an OPUS-MT model, as a bundle.
 
+What ``dst export hf`` wrote comes back with its tokenizer, byte for byte. Its weights stay in Marian's form, see
+:mod:`dstransformer.export.marian`.
+
 Reading it needs nothing of Hugging Face but safetensors: its files are weights, JSON and SentencePiece models.
 """
 
@@ -19,6 +22,7 @@ from dstransformer.corpus import Direction, Tokenizer
 from dstransformer.corpus.directions import common_language
 from dstransformer.corpus.tokenizer import MAX_BYTES
 from dstransformer.errors import ConfigError, DataError, UserError, counted, shown
+from dstransformer.export.hf import JOINT_FORMAT_VERSION, SEPARATE_FORMAT_VERSION
 from dstransformer.export.hf_tokenizer import MARIAN_MT
 from dstransformer.export.marian import EPSILON
 from dstransformer.export.weights import FULL_ADVICE
@@ -27,6 +31,7 @@ from dstransformer.importing.marian_tokenizer import (
     absent_pieces,
     build_tokenizer,
     check_numbers,
+    exact_vocabulary,
     order_vocabulary,
     read_model,
 )
@@ -116,14 +121,17 @@ def _check_folder(folder: Path) -> None:
             raise DataError(f"{folder} has its weights in several files: save them in one, {WEIGHTS}")
         if name == SOURCE_MODEL and (folder / "tokenizer.json").is_file():
             raise DataError(
-                f"{folder} has no {name}, but a tokenizer.json, which does not hold the SentencePiece models: if "
-                "`dst export hf` wrote it, use the bundle that it came from"
+                f"{folder} has no {name}, but a tokenizer.json, which does not hold the SentencePiece models: if an "
+                "earlier `dst export hf` wrote it, export the bundle again"
             )
         raise DataError(f"{folder} has no {name}: it is not the folder of a MarianMTModel with its MarianTokenizer")
 
 
 def _files(folder: Path) -> list[str]:
     """The files of a model."""
+    if (version := _fast_version(folder)) is not None:
+        files = [CONFIG, WEIGHTS, SOURCE_MODEL]
+        return [*files, TARGET_MODEL] if version == SEPARATE_FORMAT_VERSION else files
     files = [CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY]
     return [*files, TARGET_VOCABULARY] if _is_separate(folder) else files
 
@@ -131,6 +139,24 @@ def _files(folder: Path) -> list[str]:
 def _is_separate(folder: Path) -> bool:
     """Whether each side has a vocabulary of its own. Where the tokenizer does not say so, it reads only one."""
     return _tokenizer_config(folder).get("separate_vocabs") is True
+
+
+def _fast_version(folder: Path) -> int | None:
+    """The format version of what ``dst export hf`` wrote with fast tokenizers; None of any other folder.
+
+    Whoever gives such a model a ``MarianTokenizer`` keeps its ``config.json``, so that alone does not tell.
+    """
+    if (folder / VOCABULARY).is_file():
+        return None
+    version = _export_record(folder).get("format_version")
+    return version if version in (JOINT_FORMAT_VERSION, SEPARATE_FORMAT_VERSION) else None
+
+
+def _export_record(folder: Path) -> dict[str, Any]:
+    """What ``dst export hf`` states of itself; empty of any other folder."""
+    path = folder / CONFIG
+    record = read_record(path, dict, advice=_ADVICE).get("dstransformer") if path.is_file() else None
+    return record if isinstance(record, dict) else {}
 
 
 def _read_config(folder: Path, stated: Mapping[str, Any]) -> Config:
@@ -217,6 +243,11 @@ def _either(value: object, default: float) -> object:
 
 def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer, list[Vocabulary], list[str]]:
     """The tokenizer, the vocabularies of source and target, and the pieces of its models that these lack."""
+    if (version := _fast_version(folder)) is not None:
+        tokenizer = Tokenizer.load(folder / SOURCE_MODEL)
+        if version == SEPARATE_FORMAT_VERSION:
+            tokenizer = Tokenizer.load(folder / TARGET_MODEL, src=tokenizer)
+        return tokenizer, [exact_vocabulary(tokenizer.src), exact_vocabulary(tokenizer)], []
     vocabularies = _open_vocabularies(folder, stated)
     try:
         models = [
@@ -311,8 +342,12 @@ def _check_positions(load: Load, model: ModelConfig, path: Path) -> None:
 
 
 def _languages(folder: Path, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
-    stated = _tokenizer_config(folder)
-    return src_lang or _text(stated.get("source_lang")), tgt_lang or _text(stated.get("target_lang"))
+    stated, exported = _tokenizer_config(folder), _export_record(folder)
+    source, target = (
+        _text(stated.get(name)) or _text(exported.get(ours))
+        for name, ours in (("source_lang", "src_lang"), ("target_lang", "tgt_lang"))
+    )
+    return src_lang or source, tgt_lang or target
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:

@@ -67,6 +67,13 @@ def order_vocabulary(numbers: Mapping[str, int], *, pad: int, start: int, end: i
     return Vocabulary([*special, *others], [by_number[number] for number in others])
 
 
+def exact_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    """The vocabulary of a model that numbers the pieces as its tokenizer does. A tag stands without its space."""
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    names = [piece.removeprefix("▁") if piece in tokenizer.symbols else piece for piece in pieces]
+    return Vocabulary([*range(tokenizer.vocab_size)], names[len(SPECIAL) :])
+
+
 def read_model(model: bytes, path: object) -> Any:
     """A SentencePiece model as a ``ModelProto``.
 

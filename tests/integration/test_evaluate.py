@@ -12,6 +12,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst, wait_until
+from support.services.mlflow_runs import send_rest
 from support.training.runs import train_options
 
 from dstransformer.corpus import Corpus
@@ -135,6 +136,7 @@ def test_checkpoints_are_evaluated_beside_the_training(toy_corpus: Path, texts: 
     assert steps[-1] == 24
     assert found[-1]["checkpoint"] == "bundle"
     assert len(printed.splitlines()) == len(found)
+    send_rest(run)
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     run_id = json.loads((run / "tracking.json").read_text())["run_id"]
     history = client.get_metric_history(run_id, "evaluate/held/bleu")

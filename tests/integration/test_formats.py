@@ -219,15 +219,20 @@ def test_an_export_of_the_first_format_translates() -> None:
 
 
 def test_a_hugging_face_export_of_the_first_format_is_replaced_by_its_equal(tmp_path: Path) -> None:
-    """With a joint vocabulary an export is what it was before the format knew of two, down to its version."""
+    """With a joint vocabulary only what may come without a new version has come: the SentencePiece model, languages."""
     shutil.copytree(STORED / "hf", tmp_path / "hf")
     (tmp_path / "hf" / "README.md").write_text("an older card")
     export_hf(STORED / "run" / "bundle", tmp_path / "hf", overwrite=True)
-    weights = []
-    for folder in (STORED / "hf", tmp_path / "hf"):
-        weights.append(safetensors.torch.load_file(folder / WEIGHTS))
-        texts = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != WEIGHTS}
-        assert texts == {path.name: path.read_bytes() for path in (STORED / "hf").iterdir() if path.name != WEIGHTS}
+    weights = [safetensors.torch.load_file(folder / WEIGHTS) for folder in (STORED / "hf", tmp_path / "hf")]
+    stored, texts = (
+        {path.name: path.read_bytes() for path in folder.iterdir() if path.name != WEIGHTS}
+        for folder in (STORED / "hf", tmp_path / "hf")
+    )
+    assert texts.pop("source.spm") == (STORED / "run" / "bundle" / "tokenizer.model").read_bytes()
+    before, now = (json.loads(files.pop("config.json")) for files in (stored, texts))
+    assert (now["dstransformer"].pop("src_lang"), now["dstransformer"].pop("tgt_lang")) == ("en", "de")
+    assert now == before
+    assert texts == stored
     torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
 
 

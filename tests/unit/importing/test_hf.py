@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.data.corpora import TEXT, toy_sentences
+from support.data.corpora import TEXT, toy_sentences, train_model
 from support.models.opus import as_marian, opus_folder
 from support.models.packed import model_logits
+from support.models.random_bundle import random_bundle
 from transformers import MarianMTModel, MarianTokenizer
 
 from dstransformer.cli.program import run as dst
@@ -83,6 +84,47 @@ def test_the_logits_are_the_same_there_and_back(tmp_path: Path, changes: dict[st
     assert again.tokenizer.identity == bundle.tokenizer.identity
     assert (again.model, again.decoding) == (bundle.model, bundle.decoding)
     assert max(differences(again, folder, src, tgt)) < 1e-4
+
+
+#: The form in which Marian holds a model: its weights come back bit for bit.
+MARIAN_FORM: dict[str, Any] = {
+    "norm_epsilon": 1e-5, "attention_bias": True, "output_bias": True, "vocab_multiple": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("form", [MARIAN_FORM, {}])
+def test_an_export_with_fast_tokenizers_comes_back(tmp_path: Path, form: dict[str, Any], *, joint: bool) -> None:
+    source = Tokenizer(train_model(TEXT[::2], vocab_size=290, model_type="unigram"))
+    tokenizer = None if joint else Tokenizer(train_model(TEXT[1::2]), src=source)
+    tie = "all" if joint else "target"
+    ours = open_bundle(random_bundle(tmp_path / "bundle", tokenizer, tie_embeddings=tie, **form))
+    export_hf(ours.path, tmp_path / "hf")
+    found = import_hf(tmp_path / "hf", tmp_path / "back")
+    back = found.bundle
+    assert (back.tokenizer.identity, back.tokenizer.is_joint, found.absent) == (ours.tokenizer.identity, joint, [])
+    names = ["tokenizer.model"] if joint else ["tokenizer.model", "tokenizer.src.model"]
+    assert [(back.path / name).read_bytes() for name in names] == [(ours.path / name).read_bytes() for name in names]
+    assert (back.src_lang, back.tgt_lang) == (ours.src_lang, ours.tgt_lang) != (None, None)
+    pieces = torch.tensor([*back.tokenizer.src.encode([TEXT[0]])[0], EOS_ID])
+    outputs = torch.tensor([BOS_ID, *back.tokenizer.encode([TEXT[3]])[0]])
+    with torch.no_grad():
+        logits = [model_logits(one.build_model(), [(pieces, outputs)]) for one in (ours, back)]
+    assert (logits[0][:, : back.tokenizer.vocab_size] - logits[1]).abs().max() < 1e-4
+    export_hf(back.path, tmp_path / "again")
+    assert (tmp_path / "again" / "source.spm").read_bytes() == (tmp_path / "hf" / "source.spm").read_bytes()
+    if form:
+        weights = ours.load_weights()
+        returned = back.load_weights()
+        assert weights.keys() == returned.keys()
+        assert all(weight.equal(returned[name]) for name, weight in weights.items())
+
+
+def test_an_earlier_export_without_its_models_is_refused_with_advice(tmp_path: Path) -> None:
+    export_hf(random_bundle(tmp_path / "bundle"), tmp_path / "hf")
+    (tmp_path / "hf" / "source.spm").unlink()
+    with pytest.raises(DataError, match="if an earlier `dst export hf` wrote it, export the bundle again"):
+        import_hf(tmp_path / "hf", tmp_path / "back")
 
 
 def test_a_model_states_its_languages_and_its_search(tmp_path: Path) -> None:
