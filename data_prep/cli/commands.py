@@ -213,6 +213,7 @@ def _build(arguments: argparse.Namespace) -> None:
     )
     with printing(f"; the corpus {arguments.out} is complete"):
         show_manifest(arguments.out, manifest)
+    progress.repeat_warnings()
 
 
 def _mono(arguments: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -43,12 +44,34 @@ class Progress(Protocol):
         """Show one line."""
 
 
-def build_progress() -> Progress:
+def build_progress() -> LineProgress | BarProgress:
     """Return bars if stderr is a terminal, else lines."""
     return BarProgress() if sys.stderr.isatty() else LineProgress()
 
 
-class LineProgress:
+class _Notes(ABC):
+    """Shows lines, and remembers which of them were warnings."""
+
+    def __init__(self) -> None:
+        self._warnings: list[str] = []
+
+    def note(self, text: str) -> None:
+        """See :meth:`Progress.note`."""
+        if text.startswith("warning: "):
+            self._warnings.append(text)
+        self._show(text)
+
+    def repeat_warnings(self) -> None:
+        """Show the warnings once more, below a result: those before many lines of progress are out of sight."""
+        for text in self._warnings:
+            self._show(text)
+
+    @abstractmethod
+    def _show(self, text: str) -> None:
+        """Show one line."""
+
+
+class LineProgress(_Notes):
     """Plain lines: when a task begins, every :data:`INTERVAL` seconds, and when it is done."""
 
     @contextmanager
@@ -62,12 +85,11 @@ class LineProgress:
         done = f"{counter.done:,} {unit}, " if counter.done else ""
         self.note(f"{name}: done, {done}{time.monotonic() - began:.1f} s")
 
-    def note(self, text: str) -> None:
-        """See :meth:`Progress.note`."""
+    def _show(self, text: str) -> None:
         _print(text)
 
 
-class BarProgress:
+class BarProgress(_Notes):
     """A bar for each task, which stays on the screen."""
 
     @contextmanager
@@ -76,8 +98,7 @@ class BarProgress:
         with _drawing(name, total, transient=False) as counter:
             yield counter
 
-    def note(self, text: str) -> None:
-        """See :meth:`Progress.note`."""
+    def _show(self, text: str) -> None:
         from rich.console import Console
 
         Console(stderr=True, highlight=False, markup=False).print(text)
