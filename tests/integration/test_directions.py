@@ -227,7 +227,7 @@ def test_comet_gets_sources_without_tags(folder: Path, caplog: pytest.LogCapture
     recorder = Recorder()
     test_set = TestSet("tagged", (">>deu<< A dog.", ">>eng<< Ein Hund."), ("Ein Hund.", "A dog."), "src", "ref")
     bundle = open_bundle(folder / "run")
-    evaluate_bundle(bundle, load_translator(bundle), [test_set], name="run", comet=recorder)
+    evaluate_bundle(bundle, load_translator(bundle), [test_set], name="run", tokenize="13a", comet=recorder)
     assert recorder.sources == ["A dog.", "Ein Hund."]
     assert "tagged has sentences of several directions (>>deu<<, >>eng<<): each score is one for all" in caplog.text
 

@@ -193,9 +193,10 @@ sys.exit(main(sys.argv[1:]))
         assert json.loads(done.stdout)["step"] == 9
         assert "update 9  stopping early: no better bleu_first_4 on validation in the last 2 validations" in done.stderr
         latest = json.loads((run / "checkpoints" / "step-00000009" / "manifest.json").read_text())
+        assert "tok:13a" in latest["patience"].pop("signature")
         assert latest["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 2}
         best = json.loads((run / "checkpoints" / "step-00000003" / "manifest.json").read_text())
-        assert best["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 0}
+        assert (best["patience"]["best"], best["patience"]["validations"]) == (0.0, 0)
         again = run_dst(*train_options(toy_corpus, run, *settings), "--json")
         assert json.loads(again.stdout)["step"] == 9, again.stderr
 
@@ -262,12 +263,13 @@ class TestAverage:
 class TestStart:
     def test_it_announces_what_it_will_do(self, trained: tuple[Path, str, str], toy_corpus: Path) -> None:
         run, _, errors = trained
-        first = errors.splitlines()[:6]
+        first = errors.splitlines()[:7]
         for line, parts in zip(first, [
             (f"run       short in {run}",),
             (f"corpus    {toy_corpus}: en-de, 600 pairs, vocabulary 400",),
             ("model     ", "parameters, fp32, ZeRO stage 1"),
             ("hardware  1 rank: device ", "threads 1"),
+            ("scores    bleu ranks checkpoints; BLEU with sacrebleu's tokenizer 13a",),
             ("plan      8 updates, about 0.",),
             ("MLflow    off (tracking.enabled)",),
         ], strict=True):  # fmt: skip
