@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dstransformer.batching.budget import Budget
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, counted
 
 Lengths = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
@@ -115,8 +115,8 @@ def plan_updates(
     if smallest < budget.micro_batches:
         raised = "the shares of batch.stages" if budget.stages else "batch.src_tokens and batch.tgt_tokens"
         raise DataError(
-            f"an update holds {smallest} sentence pairs, too few for batch.micro_batches = {budget.micro_batches}: "
-            f"raise {raised}, or lower batch.micro_batches"
+            f"an update holds {counted(smallest, 'sentence pair')}, too few for batch.micro_batches = "
+            f"{budget.micro_batches}: raise {raised}, or lower batch.micro_batches"
         )
     return EpochPlan(order, np.asarray(bounds, dtype=np.int64))
 

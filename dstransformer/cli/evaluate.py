@@ -331,7 +331,7 @@ def _parse_and_score(options: argparse.Namespace) -> CommandResult:
         record = {**found.scores.to_json(), "seconds": found.seconds, "bundle": str(bundle.path), **search}
         return CommandResult(json.dumps(record, indent=2))
     return CommandResult(
-        f"{found.scores}\n{len(gold)} sentences in {found.seconds:.1f} s, beam {search['beam_size']}, "
+        f"{found.scores}\n{counted(len(gold), 'sentence')} in {found.seconds:.1f} s, beam {search['beam_size']}, "
         f"length penalty {search['length_penalty']}, {search['precision']} on {search['device']}"
     )
 

@@ -179,7 +179,7 @@ def format_result(result: SystemResult) -> str:
     lines = list(map(str, evaluation.scores))
     if "bundle" in facts:
         lines.append(
-            f"{evaluation.sentences} sentences in {evaluation.seconds:.1f} s, beam {facts['beam_size']}, "
+            f"{counted(evaluation.sentences, 'sentence')} in {evaluation.seconds:.1f} s, beam {facts['beam_size']}, "
             f"length penalty {facts['length_penalty']}, {facts['precision']} on {facts['device']}"
         )
     return "\n".join(lines)

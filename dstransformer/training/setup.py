@@ -26,7 +26,7 @@ from dstransformer.config import Config, ModelConfig, Precision, compose, load_c
 from dstransformer.corpus import Corpus
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World
-from dstransformer.errors import ConfigError, DataError, shown
+from dstransformer.errors import ConfigError, DataError, counted, shown
 from dstransformer.evaluation.task import Task
 from dstransformer.io.output_folders import check_run_folder
 from dstransformer.model import DTYPES, check_backend, open_bundle, parameter_count
@@ -241,6 +241,12 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
             raise DataError(f"{corpus.path} has no split {split!r}, which training needs: rebuild the corpus with one")
     if verify:
         corpus.verify()
+    pairs, parts = corpus.manifest.splits["train"].pairs, config.batch.micro_batches
+    if not config.training.mixture and isinstance(parts, int) and pairs < parts:
+        raise DataError(
+            f"{corpus.path} has {counted(pairs, 'training pair')}, too few for batch.micro_batches = {parts}: build it "
+            "from more text, or lower batch.micro_batches"
+        )
     check_split(corpus.split("train"), build_budget(config.batch))
     for name, kind, other in (("bpe_dropout", "bpe", "unigram_alpha"), ("unigram_alpha", "unigram", "bpe_dropout")):
         value = getattr(config.training, name)

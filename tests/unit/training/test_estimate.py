@@ -202,3 +202,9 @@ def test_a_parser_is_not_trained_with_what_is_for_translation(toy_corpus: Path, 
         ConfigError, match=rf"{value.partition('=')[0]} is for .*, but .* holds trees, .*: set training\."
     ):
         check_corpus(setup, verify=False)
+
+
+def test_a_corpus_with_fewer_pairs_than_micro_batches_is_refused_before_the_training(toy_corpus: Path) -> None:
+    corpus, config = Corpus.open(toy_corpus), load_config("toy", ["batch.micro_batches=2000"])
+    with pytest.raises(DataError, match=r"has 600 training pairs, too few for batch\.micro_batches = 2000"):
+        check_corpus(Setup(config, compose(config, 1), corpus, Path("run"), 1), verify=False)
