@@ -129,7 +129,7 @@ def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets
     from dstransformer.io.language_codes import divide_codes
 
     choice, option = options.tokenize or "auto", "--tokenize "
-    codes = [options.to or bundle.tgt_lang for bundle in bundles if options.to or not bundle.directions]
+    codes = [_target_code(bundle, options.to) for bundle in bundles]
     if options.langpair is not None:
         known = [code for bundle in bundles for code in (bundle.src_lang, bundle.tgt_lang) if code]
         codes.append(divide_codes(options.langpair, known)[1])
@@ -139,11 +139,21 @@ def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets
             f"the models translate into {' and '.join(map(str, found.values()))}, whose BLEU does not compare: "
             "evaluate them apart, or choose one --tokenize"
         )
-    for tokenizer, code in found.items():
-        if (note := tokenizer_note(code, choice)) is not None:
-            logger.warning(note)
-        return tokenizer
-    return text_tokenizer((line for one in test_sets for line in one.references), choice, option)
+    if not found:
+        return text_tokenizer((line for one in test_sets for line in one.references), choice, option)
+    ((tokenizer, code),) = found.items()
+    if (note := tokenizer_note(code, choice)) is not None:
+        logger.warning(note)
+    return tokenizer
+
+
+def _target_code(bundle: Bundle, to: str | None) -> str | None:
+    """The language that a bundle translates into; None if each sentence names its own."""
+    from dstransformer.corpus.directions import choose_direction
+
+    if not bundle.directions:
+        return bundle.tgt_lang
+    return None if to is None else choose_direction(bundle.directions, to).tgt_lang
 
 
 def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:

@@ -212,6 +212,7 @@ sys.exit(main(sys.argv[1:]))
         resumed = run_dst(*train_options(toy_corpus, run, *settings), "--json")
         assert json.loads(resumed.stdout)["step"] == 9, "the resumed run makes up for the validation"
         state = json.loads((run / "checkpoints" / "step-00000009" / "manifest.json").read_text())
+        del state["patience"]["signature"]
         assert state["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 2}
 
     def test_schedule_changes_are_reported(
