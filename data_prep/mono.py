@@ -18,6 +18,7 @@ from data_prep.sources.opening import Part
 from data_prep.sources.texts import file_of
 from data_prep.stages.clean import Clean
 from data_prep.stages.read import Read
+from data_prep.stages.rules import check_rules
 from data_prep.store.output import check_paths
 from data_prep.store.pairs import iter_pairs
 from data_prep.store.workspace import Stage, open_workspace
@@ -94,6 +95,7 @@ def clean_mono(
     if options.held_out_text:
         cleaning = cleaning.model_copy(update={"drop_overlap": True})
     read = Read([part])
+    check_rules(cleaning, [part.languages])
     clean = Clean(cleaning, after=read.key)
     with (
         open_workspace(work, progress, STAGES) as workspace,

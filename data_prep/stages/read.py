@@ -102,8 +102,8 @@ class Read(StoredStage[ReadReport]):
 
 
 def unknown_codes(languages: Iterable[tuple[str, str]]) -> list[str]:
-    """The codes that no language has; ``tree``, the target of a parser, is meant to be none."""
-    codes = dict.fromkeys(code for both in languages for code in both if code != "tree")
+    """The codes that no language has. ``tree``, the target of a parser, and ``mul`` are meant to be none."""
+    codes = dict.fromkeys(code for both in languages for code in both if code not in ("tree", "mul"))
     return [code for code in codes if language(code).tag is None]
 
 

@@ -131,6 +131,14 @@ def test_an_interrupted_command_leaves_no_text_and_resumes(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.de", "out.de.json", "text.de"]
 
 
+def test_a_rule_that_would_have_to_guess_is_refused_before_the_text_is_read(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run("--lang", "xx", "--min-script", "0.5", "--in", text, "--out", tmp_path / "out.de")
+    assert "--min-script needs the script of each language, and 'xx' is none" in refuses(capsys, status)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.de"]
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--in", "text.de"], "the following arguments are required: --out"),
     (["--in", "text.de", "--out", "-"], "--out -: name a file; its record is written beside it"),

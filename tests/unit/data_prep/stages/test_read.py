@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources.opening import open_parts
 from data_prep.stages.clean import normalise
-from data_prep.stages.read import ReadReport, read_text
+from data_prep.stages.read import ReadReport, read_text, unknown_codes
 from data_prep.store.pairs import iter_pairs
 from dstransformer.errors import DataError, UserError
 from dstransformer.terminal.progress import LineProgress
@@ -81,3 +81,7 @@ def test_an_empty_gzip_is_refused(tmp_path: Path) -> None:
     options = NOTHING.model_copy(update={"train": (empty,)})
     with pytest.raises(DataError, match=r"empty\.tsv\.gz is empty"):
         read_text(open_parts({"files": options}), tmp_path, workers=1, progress=LineProgress())
+
+
+def test_codes_of_no_language_are_told_from_those_that_are_meant() -> None:
+    assert unknown_codes([("en", "tree"), ("mul", "xx"), ("xx", "deu_Latn"), ("english", "zh-TW")]) == ["xx", "english"]
