@@ -79,8 +79,8 @@ class DivergedError(DstError):
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and its noun: ``1 line``, ``2 lines``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """A number and its noun: ``1 line``, ``2,000 lines``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dstransformer import __version__
-from dstransformer.errors import DataError, UserError
+from dstransformer.errors import DataError, DstError, UserError, counted
 from dstransformer.terminal.command import CommandParser, printing
 
 if TYPE_CHECKING:
@@ -31,7 +31,13 @@ def run(words: Sequence[str]) -> None:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. The recipe may follow options, which argparse supports only since Python 3.13."""
     parser = build_parser(words)
-    arguments, rest = parser.parse_known_args(words)
+    try:
+        arguments, rest = parser.parse_known_args(words)
+    except UserError as error:
+        unknown = parser.unknown_option(words)
+        if unknown is None or "arguments are required" not in str(error):
+            raise
+        parser.error(f"unrecognized arguments: {''.join(unknown)}")
     if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "recipe", "") is None:
         arguments.recipe = rest.pop()
     if rest:
@@ -55,7 +61,9 @@ def build_parser(words: Sequence[str] | None = None) -> CommandParser:
     parser.add_argument("--version", action="version", version=f"dst-prep {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _COMMANDS:
-        own: CommandParser = commands.add_parser(command.name, help=command.summary, description=command.summary)
+        own: CommandParser = commands.add_parser(
+            command.name, help=command.summary, description=command.summary, examples=command.examples
+        )
         own.set_defaults(handler=command.handler)
         if words is None or command.name in words:
             command.add_options(own)
@@ -201,16 +209,20 @@ def _build(arguments: argparse.Namespace) -> None:
     out = resolve_output(arguments.out)
     work = arguments.work.absolute() if arguments.work else out.with_name(f"{out.name}.work")
     progress = build_progress()
-    manifest = build(
-        recipe,
-        out,
-        work,
-        workers=open_workers(arguments.workers, arguments.cluster, work, progress),
-        overwrite=arguments.overwrite,
-        progress=progress,
-        command=options.recipe_command(arguments),
-        recipes=identify_recipe(arguments.recipe),
-    )
+    try:
+        manifest = build(
+            recipe,
+            out,
+            work,
+            workers=open_workers(arguments.workers, arguments.cluster, work, progress),
+            overwrite=arguments.overwrite,
+            progress=progress,
+            command=options.recipe_command(arguments),
+            recipes=identify_recipe(arguments.recipe),
+        )
+    except DstError:
+        progress.repeat_warnings()
+        raise
     with printing(f"; the corpus {arguments.out} is complete"):
         show_manifest(arguments.out, manifest)
     progress.repeat_warnings()
@@ -230,7 +242,8 @@ def _mono(arguments: argparse.Namespace) -> None:
     workers = open_workers(arguments.workers, arguments.cluster, work, progress)
     record = clean_mono(text, cleaning, out, work, workers=workers, overwrite=arguments.overwrite, progress=progress)
     with printing(f"; the text {out} is complete"):
-        print(f"{out}: {record.kept:,} sentences in {record.lang}; {record_path(out)} says what they were made from")
+        kept = counted(record.kept, "sentence")
+        print(f"{out}: {kept} in {record.lang}; {record_path(out)} says what they were made from")
         show_counts_of_rules("lines", record.read, record.dropped, record.kept)
 
 
@@ -423,25 +436,82 @@ def _text(arguments: argparse.Namespace) -> None:
 
 
 class _Command(NamedTuple):
-    """A command: its name, what it does, its handler, and what adds its options."""
+    """A command: its name, what it does, its handler, what adds its options, and examples."""
 
     name: str
     summary: str
     handler: Callable[[argparse.Namespace], None]
     add_options: Callable[[CommandParser], None]
+    examples: Sequence[str]
 
 
 _COMMANDS = (
-    _Command("build", "all stages: text in, corpus out", _build, _add_build),
-    _Command("read", "stage one: read the source into a work folder", _read, _add_read),
-    _Command("clean", "stage two: normalise and filter the training text", _clean, partial(_add_stage, "clean")),
-    _Command("vocab", "stage three: train a tokenizer, or use an existing one", _vocab, partial(_add_stage, "vocab")),
-    _Command("encode", "stage four: write the corpus", _encode, _add_encode),
-    _Command("mono", "clean text of one language, for back-translation and distillation", _mono, _add_mono),
-    _Command("filter", "drop the pairs with the worst scores", _filter, _add_filter),
-    _Command("info", "show what a corpus holds", _info, _add_info),
-    _Command("recipes", "list the recipes of the package", _recipes, lambda _: None),
-    _Command("verify", "check every checksum and count of a corpus", _verify, _add_verify),
-    _Command("report", "draw a page: lengths, vocabulary, what cleaning dropped", _report, _add_report),
-    _Command("text", "write the raw text of a held-out split to files", _text, _add_text),
+    _Command(
+        "build",
+        "all stages: text in, corpus out",
+        _build,
+        _add_build,
+        ("dst-prep build --source toy --out corpora/toy", "dst-prep build wmt14_en_de --out corpora/en-de"),
+    ),
+    _Command(
+        "read",
+        "stage one: read the source into a work folder",
+        _read,
+        _add_read,
+        ("dst-prep read --source toy --work work",),
+    ),
+    _Command(
+        "clean",
+        "stage two: normalise and filter the training text",
+        _clean,
+        partial(_add_stage, "clean"),
+        ("dst-prep clean --work work --max-ratio 2",),
+    ),
+    _Command(
+        "vocab",
+        "stage three: train a tokenizer, or use an existing one",
+        _vocab,
+        partial(_add_stage, "vocab"),
+        ("dst-prep vocab --work work --vocab-size 8000",),
+    ),
+    _Command(
+        "encode",
+        "stage four: write the corpus",
+        _encode,
+        _add_encode,
+        ("dst-prep encode --work work --out corpora/toy",),
+    ),
+    _Command(
+        "mono",
+        "clean text of one language, for back-translation and distillation",
+        _mono,
+        _add_mono,
+        ("dst-prep mono --lang de --in news.de.gz --held-out test.de --out mono.de.gz",),
+    ),
+    _Command(
+        "filter",
+        "drop the pairs with the worst scores",
+        _filter,
+        _add_filter,
+        ("dst-prep filter --src en --tgt de --scores scores.tsv --out-src a.en --out-tgt a.de --drop-lowest 0.1",),
+    ),
+    _Command("info", "show what a corpus holds", _info, _add_info, ("dst-prep info corpora/toy",)),
+    _Command("recipes", "list the recipes of the package", _recipes, lambda _: None, ("dst-prep recipes",)),
+    _Command(
+        "verify", "check every checksum and count of a corpus", _verify, _add_verify, ("dst-prep verify corpora/toy",)
+    ),
+    _Command(
+        "report",
+        "draw a page: lengths, vocabulary, what cleaning dropped",
+        _report,
+        _add_report,
+        ("dst-prep report corpora/toy --out report.html",),
+    ),
+    _Command(
+        "text",
+        "write the raw text of a held-out split to files",
+        _text,
+        _add_text,
+        ("dst-prep text corpora/toy --split test --src test.en --tgt test.de",),
+    ),
 )

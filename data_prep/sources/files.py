@@ -217,7 +217,7 @@ def _read_two_texts(src: Text, tgt: Text) -> Iterator[pa.Table]:
             src_count += sum(map(len, src_lines))
             tgt_count += sum(map(len, tgt_lines))
             raise DataError(
-                f"{src} has {counted(src_count, 'line')} but {tgt} has {tgt_count}: "
+                f"{src} has {counted(src_count, 'line')} but {tgt} has {tgt_count:,}: "
                 "line n of one must translate line n of the other"
             )
         yield _table(list(zip(src_batch, tgt_batch, strict=True)))

@@ -101,8 +101,9 @@ class Encode(Stage):
                     splits[split] = encoder.encode_held_out(work.folder / Read.name / f"{split}.arrow")
         splits = _with_directions(splits, work.report(Read))
         manifest = self._manifest(work, splits, training, command, tuple(recipes))
-        writer.close(manifest)
         _warn(manifest, work.progress)
+        manifest = manifest.model_copy(update={"warnings": tuple(work.progress.warnings)})
+        writer.close(manifest)
         return manifest
 
     def _manifest(

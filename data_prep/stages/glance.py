@@ -1,19 +1,21 @@
-"""A look at the first sentences of each side before a corpus is built: are they in the right languages?
+"""A look at some sentences of each side before a corpus is built: are they in the right languages?
 
 Scripts cost nothing. Languages of one script are told apart by fastText's small model, where its package is installed.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
 from typing import NamedTuple
+
+import numpy as np
 
 from data_prep.sources.opening import Part
 from data_prep.stages.rules import load_detector, script_share
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.io.languages import language
 
-#: Pairs that are looked at, and how many lines and letters of a side must be there to judge it.
+#: Pairs that are looked at, spread over the first table of a source, and how many lines and letters of a side must be
+#: there to judge it.
 _PAIRS = 1000
 _MIN_LINES, _MIN_LETTERS = 30, 200
 
@@ -72,8 +74,11 @@ def look_at(part: Part) -> str | None:
     if part.options.source == "toy" or codes[0] == codes[1] or codes[1] == "tree":
         return None
     tables = part.source.splits["train"]()
-    pairs = [pair for table in islice(tables, 1) for pair in table.slice(0, _PAIRS).to_pylist()]
-    src, tgt = (Sample([pair[side] for pair in pairs], code) for side, code in zip(("src", "tgt"), codes, strict=True))
+    table = next(iter(tables), None)
+    if table is None:
+        return None
+    rows = table.take(np.linspace(0, table.num_rows - 1, min(_PAIRS, table.num_rows)).astype(np.int64))
+    src, tgt = (Sample(rows[side].to_pylist(), code) for side, code in zip(("src", "tgt"), codes, strict=True))
     return _judge_scripts(part.name, src, tgt) or _judge_languages(part.name, src, tgt)
 
 

@@ -114,7 +114,8 @@ def _describe_program(program: str, parser: argparse.ArgumentParser) -> Iterator
     """A section for each command. An option of several commands is described where it occurs first."""
     described: dict[str, str] = {}
     for name, (command, summary) in _iter_commands(program, parser):
-        text = f"### {name}\n\n{_sentence(summary)}\n\n```\n{_usage(name, command)}\n```\n"
+        usage = "\n".join([_usage(name, command), *command.examples])
+        text = f"### {name}\n\n{_sentence(summary)}\n\n```\n{usage}\n```\n"
         tables: dict[str, str] = {}
         elsewhere: dict[str, list[str]] = {}
         for group in command._action_groups:

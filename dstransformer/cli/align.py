@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, file, folder
 from dstransformer.cli.score import add_scoring
-from dstransformer.errors import UserError
+from dstransformer.errors import UserError, counted
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst align``."""
-    parser = commands.add_parser("align", help="word alignments of given translations, pair by pair")
+    parser = commands.add_parser(
+        "align",
+        help="word alignments of given translations, pair by pair",
+        examples=("dst align runs/en-de --src test.en --tgt test.de --output links.txt",),
+    )
     parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
     parser.add_argument("--src", required=True, type=file, metavar="FILE", help="source text, one sentence per line")
     parser.add_argument("--tgt", required=True, type=file, metavar="FILE", help="its translation, line by line")
@@ -70,4 +74,4 @@ def run(options: argparse.Namespace) -> CommandResult:
         if references is not None:
             return CommandResult(json.dumps(score_alignments(alignments, references).record()))
         pairs = sum(1 for _ in alignments)
-    return CommandResult("" if printed else f"{options.output}: {pairs:,} pairs")
+    return CommandResult("" if printed else f"{options.output}: {counted(pairs, 'pair')}")

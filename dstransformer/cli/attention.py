@@ -15,6 +15,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         help="draw the attention of a model for a sentence",
         description="Draws encoder self-attention, decoder self-attention and encoder-decoder attention as in Figures "
         "3 to 5 of the paper. Layers and heads count from 1, as in its captions: layer 5 of 6 is the last but one.",
+        examples=("dst attention runs/en-de 'the cat sleeps' --out attention.html",),
     )
     add_decoding(parser, output="--out")
     parser.add_argument("sentence", metavar="SENTENCE", help="source sentence, in quotes")

@@ -10,7 +10,11 @@ from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst average``."""
-    parser = commands.add_parser("average", help="average checkpoints of a run into a bundle")
+    parser = commands.add_parser(
+        "average",
+        help="average checkpoints of a run into a bundle",
+        examples=("dst average runs/en-de --last 5 --out averaged",),
+    )
     parser.add_argument("run", metavar="RUN", type=folder, help="folder that dst train wrote")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(

@@ -11,7 +11,11 @@ from dstransformer.terminal.command import CommandParser
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst checkpoints``."""
-    parser = commands.add_parser("checkpoints", help="list the checkpoints of a run, and check that they are intact")
+    parser = commands.add_parser(
+        "checkpoints",
+        help="list the checkpoints of a run, and check that they are intact",
+        examples=("dst checkpoints runs/en-de --verify",),
+    )
     parser.add_argument("run", metavar="RUN", type=folder, help="folder that dst train wrote")
     parser.add_argument("--verify", action="store_true", help="compare every file with its hash")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -27,6 +27,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         "doctor",
         help="check this machine before a training, or find out why a run ended",
         epilog="One line for each check: ok, note or FAULT, and what to do. Exit status 1 if there is a FAULT.",
+        examples=("dst doctor", "dst doctor runs/en-de"),
     )
     parser.add_argument("run", metavar="RUN", type=folder, nargs="?", help="run folder; without it, the machine")
     parser.add_argument(

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst ds-config``."""
-    parser = commands.add_parser("ds-config", help="print the DeepSpeed JSON of an experiment, or convert one")
+    parser = commands.add_parser(
+        "ds-config",
+        help="print the DeepSpeed JSON of an experiment, or convert one",
+        examples=("dst ds-config base --world-size 8 --ds zero1 bf16", "dst ds-config --from deepspeed.json"),
+    )
     add_experiment(parser, required=False)
     parser.add_argument("--world-size", type=int, default=1, help="number of processes (1)")
     parser.add_argument(

@@ -30,7 +30,12 @@ logger = logging.getLogger(__name__)
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst evaluate``."""
     parser = commands.add_parser(
-        "evaluate", help="translate test sets and score them with sacrebleu, or parse one and score its brackets"
+        "evaluate",
+        help="translate test sets and score them with sacrebleu, or parse one and score its brackets",
+        examples=(
+            "dst evaluate runs/en-de --test-set wmt14",
+            "dst evaluate runs/en-de --src test.en --ref test.de",
+        ),
     )
     add_decoding(parser, required=False)
     add_target(parser)

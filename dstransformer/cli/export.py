@@ -31,10 +31,18 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst export``."""
     parser = commands.add_parser("export", help="write a bundle for Hugging Face, CTranslate2 or Marian")
     formats = parser.add_subparsers(metavar="FORMAT", required=True, parser_class=CommandParser)
-    hf = formats.add_parser("hf", help="a folder for transformers: MarianMTModel and a fast tokenizer")
+    hf = formats.add_parser(
+        "hf",
+        help="a folder for transformers: MarianMTModel and a fast tokenizer",
+        examples=("dst export hf runs/en-de exports/hf",),
+    )
     _add_places(hf)
     hf.set_defaults(handler=run_hf)
-    ct2 = formats.add_parser("ct2", help="a folder for CTranslate2 (needs dstransformer[ct2])")
+    ct2 = formats.add_parser(
+        "ct2",
+        help="a folder for CTranslate2 (needs dstransformer[ct2])",
+        examples=("dst export ct2 runs/en-de exports/ct2 --quantization int8",),
+    )
     _add_places(ct2)
     ct2.add_argument(
         "--quantization", choices=QUANTIZATIONS, default="float32", help="type of the stored weights (float32)"
@@ -46,7 +54,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     _add_shortlist(ct2)
     ct2.set_defaults(handler=run_ct2)
-    marian = formats.add_parser("marian", help="a folder for Marian: model.npz and its vocabulary")
+    marian = formats.add_parser(
+        "marian",
+        help="a folder for Marian: model.npz and its vocabulary",
+        examples=("dst export marian runs/en-de exports/marian",),
+    )
     _add_places(marian)
     _add_shortlist(marian)
     marian.set_defaults(handler=run_marian)

@@ -19,7 +19,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst import``."""
     parser = commands.add_parser("import", help="make a bundle of a model of another tool")
     formats = parser.add_subparsers(metavar="FORMAT", required=True, parser_class=CommandParser)
-    hf = formats.add_parser("hf", help="a MarianMTModel of transformers, such as an OPUS-MT model")
+    hf = formats.add_parser(
+        "hf",
+        help="a MarianMTModel of transformers, such as an OPUS-MT model",
+        examples=("dst import hf opus-mt-en-de --src-lang en --tgt-lang de --out models/opus",),
+    )
     hf.add_argument(
         "folder",
         metavar="FOLDER",
@@ -28,7 +32,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     _add_bundle(hf, " (that of the folder's tokenizer)")
     hf.set_defaults(handler=run_hf)
-    marian = formats.add_parser("marian", help="a Transformer of Marian")
+    marian = formats.add_parser(
+        "marian",
+        help="a Transformer of Marian",
+        examples=("dst import marian model.npz --vocabs vocab.spm --src-lang en --tgt-lang de --out models/marian",),
+    )
     marian.add_argument("model", metavar="MODEL", type=folder, help="its weights, model.npz")
     marian.add_argument(
         "--vocabs",
@@ -40,7 +48,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     _add_bundle(marian, "")
     marian.set_defaults(handler=run_marian)
-    eole = formats.add_parser("eole", help="a Transformer of eole, the successor of OpenNMT-py")
+    eole = formats.add_parser(
+        "eole",
+        help="a Transformer of eole, the successor of OpenNMT-py",
+        examples=("dst import eole model-folder --src-lang en --tgt-lang de --out models/eole",),
+    )
     eole.add_argument(
         "folder", metavar="FOLDER", type=folder, help="folder with config.json, model.00.safetensors and vocab.json"
     )

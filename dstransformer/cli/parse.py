@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst parse``."""
-    parser = commands.add_parser("parse", help="parse text, one sentence per line, into constituency trees")
+    parser = commands.add_parser(
+        "parse",
+        help="parse text, one sentence per line, into constituency trees",
+        examples=("dst parse runs/parser sentences.txt --output trees.txt",),
+    )
     add_decoding(parser)
     add_lines(parser, "trees")
     parser.add_argument(

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst plot``."""
-    parser = commands.add_parser("plot", help="draw the curves of runs, or the learning rates of presets")
+    parser = commands.add_parser(
+        "plot",
+        help="draw the curves of runs, or the learning rates of presets",
+        examples=("dst plot runs/a runs/b --out curves.svg", "dst plot --schedule base big --out rates.svg"),
+    )
     parser.add_argument(
         "runs", metavar="RUN", type=folder, nargs="*", help="folders that dst train wrote, drawn together"
     )

@@ -10,7 +10,7 @@ from dstransformer.terminal.command import CommandParser
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst presets``."""
-    parser = commands.add_parser("presets", help="list the presets")
+    parser = commands.add_parser("presets", help="list the presets", examples=("dst presets",))
     parser.set_defaults(handler=run)
 
 

@@ -92,7 +92,8 @@ def _improve(message: str, arguments: Sequence[str]) -> str:
         message = message.replace("see `dst export --help`", f"see `dst export {arguments[1]} --help`")
     unknown = build_parser().unknown_option(arguments)
     if unknown is not None and "arguments are required" in message:
-        return f"unrecognized arguments: {''.join(unknown)}; see `dst {arguments[0]} --help`"
+        of = f" {arguments[0]}" if arguments[0] in commands else ""
+        return f"unrecognized arguments: {''.join(unknown)}; see `dst{of} --help`"
     if unknown is not None and "unrecognized arguments" in message:
         message = message.replace(unknown[0], "".join(unknown), 1)
     for option in ("--set", "--ds"):

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst reproduce``."""
-    parser = commands.add_parser("reproduce", help="do a training again from its record, and compare the figures")
+    parser = commands.add_parser(
+        "reproduce",
+        help="do a training again from its record, and compare the figures",
+        examples=("dst reproduce runs/en-de --out runs/again",),
+    )
     parser.add_argument(
         "recorded", metavar="RUN_OR_BUNDLE", type=folder, help="folder of a run or its final bundle, or a record's file"
     )

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst rerank``."""
     parser = commands.add_parser(
-        "rerank", help="choose among n-best translations, by a reverse model, references or minimum Bayes risk"
+        "rerank",
+        help="choose among n-best translations, by a reverse model, references or minimum Bayes risk",
+        examples=(
+            "dst rerank test.nbest.jsonl --reverse runs/de-en --weights 1 0.5 0.3 --output test.de",
+            "dst rerank samples.jsonl --mbr chrf --output test.de",
+        ),
     )
     parser.add_argument(
         "file", metavar="NBEST", type=file, help="n-best lists that dst translate --n-best N --format jsonl wrote"

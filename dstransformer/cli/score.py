@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst score``."""
-    parser = commands.add_parser("score", help="log-probability and perplexity of given translations, pair by pair")
+    parser = commands.add_parser(
+        "score",
+        help="log-probability and perplexity of given translations, pair by pair",
+        examples=("dst score runs/en-de --src test.en --tgt test.de --output scores.tsv",),
+    )
     parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
     parser.add_argument("--src", required=True, type=file, metavar="FILE", help="source text, one sentence per line")
     parser.add_argument("--tgt", required=True, type=file, metavar="FILE", help="its translation, line by line")

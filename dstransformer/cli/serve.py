@@ -22,6 +22,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         "serve",
         help="translate over HTTP, with a page to type into",
         epilog="POST /translate, /docs, /healthz and /metrics are described in docs/guide/serving.md.",
+        examples=("dst serve runs/en-de --port 8000",),
     )
     add_decoding(parser, output=None)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)")

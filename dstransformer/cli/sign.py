@@ -11,13 +11,21 @@ from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parsers of ``dst sign`` and ``dst verify``."""
-    sign = commands.add_parser("sign", help="sign a bundle or an export (needs dstransformer[sign])")
+    sign = commands.add_parser(
+        "sign",
+        help="sign a bundle or an export (needs dstransformer[sign])",
+        examples=("dst sign runs/en-de/bundle --key private.pem",),
+    )
     sign.add_argument("folder", metavar="FOLDER", type=folder, help="folder of a bundle, a run or an export")
     sign.add_argument(
         "--key", required=True, type=folder, metavar="FILE", help="private key of an elliptic curve, in PEM format"
     )
     sign.set_defaults(handler=run_sign)
-    verify = commands.add_parser("verify", help="check the signature of a bundle or an export, and all its hashes")
+    verify = commands.add_parser(
+        "verify",
+        help="check the signature of a bundle or an export, and all its hashes",
+        examples=("dst verify runs/en-de/bundle --key public.pem",),
+    )
     verify.add_argument("folder", metavar="FOLDER", type=folder, help="folder of a bundle, a run or an export")
     verify.add_argument(
         "--key", type=folder, metavar="FILE", help="public key, in PEM format; without it only a bundle's own hashes"

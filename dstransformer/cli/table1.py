@@ -16,7 +16,9 @@ QUICK_WIDTHS = (64, 128, 256)
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst table1``."""
     parser = commands.add_parser(
-        "table1", help="measure time and memory of the paper's layer types (Table 1) and fit how they grow"
+        "table1",
+        help="measure time and memory of the paper's layer types (Table 1) and fit how they grow",
+        examples=("dst table1 --out table1",),
     )
     parser.add_argument(
         "--out", type=folder, metavar="FOLDER", help="write table1.md, .json, .png and .svg there (print only)"

@@ -12,7 +12,11 @@ from dstransformer.terminal.command import CommandParser
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst table2``."""
-    parser = commands.add_parser("table2", help="BLEU and training cost of runs beside the paper's Table 2")
+    parser = commands.add_parser(
+        "table2",
+        help="BLEU and training cost of runs beside the paper's Table 2",
+        examples=("dst table2 runs/base runs/big",),
+    )
     parser.add_argument("runs", nargs="+", type=folder, metavar="RUN", help="run folder")
     parser.add_argument(
         "--sustained-tflops",

@@ -15,6 +15,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     parser = commands.add_parser(
         "table3",
         help="train the variants of the paper's Table 3, one after the other or one per process of the launcher",
+        examples=("dst table3 --corpus corpora/en-de --out runs/table3 --rows base A1 A2",),
     )
     parser.add_argument("--corpus", required=True, type=folder, help="folder that dst-prep built")
     parser.add_argument(

@@ -12,7 +12,9 @@ from dstransformer.terminal.command import CommandParser
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst track``."""
     parser = commands.add_parser(
-        "track", help="send pending tracking records of a run; also run this after moving a folder of runs"
+        "track",
+        help="send pending tracking records of a run; also run this after moving a folder of runs",
+        examples=("dst track runs/en-de",),
     )
     parser.add_argument("run", metavar="RUN", type=folder, help="run folder")
     parser.add_argument(

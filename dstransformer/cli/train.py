@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst train``."""
     parser = commands.add_parser(
-        "train", help="train a model, in one process or in those started by deepspeed, torchrun or srun"
+        "train",
+        help="train a model, in one process or in those started by deepspeed, torchrun or srun",
+        examples=(
+            "dst train toy --corpus corpora/toy --run runs/toy",
+            "deepspeed --hostfile hosts --module dstransformer train base --corpus corpora/en-de --run runs/en-de",
+        ),
     )
     add_experiment(parser)
     parser.add_argument("--corpus", required=True, type=folder, help="folder that dst-prep built")

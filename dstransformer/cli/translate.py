@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst translate``."""
-    parser = commands.add_parser("translate", help="translate text, one sentence per line")
+    parser = commands.add_parser(
+        "translate",
+        help="translate text, one sentence per line",
+        examples=(
+            "dst translate runs/en-de test.en --output test.de",
+            "echo 'the cat sleeps' | dst translate runs/en-de",
+        ),
+    )
     add_decoding(parser)
     add_target(parser)
     add_lines(parser, "translations")
@@ -43,6 +50,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         help="another model with the same tokenizer, whose probabilities are averaged with the others'; repeatable",
     )
     parser.add_argument("--n-best", type=int, default=1, metavar="N", help="translations per line (1)")
+    parser.add_argument(
+        "--distinct",
+        action="store_true",
+        help="with --n-best: of equal texts only the best, so that there may be fewer than N (not for --mbr)",
+    )
     parser.add_argument(
         "--format",
         choices=("text", "tsv", "jsonl", "pairs"),
@@ -158,7 +170,14 @@ def _read_request(options: argparse.Namespace) -> Request:
         raise UserError(f"--{searching[0]} is for the search, and --sample draws: leave one out")
     sampling = Sampling(**given) if options.sample else None
     return Request(
-        options.n_best, sampling, options.prefix, options.prefix_file, options.format, options.tag, options.markup
+        n_best=options.n_best,
+        sampling=sampling,
+        prefix=options.prefix,
+        prefix_file=options.prefix_file,
+        format=options.format,
+        tag=options.tag,
+        markup=options.markup,
+        distinct=options.distinct,
     )
 
 
@@ -191,5 +210,5 @@ def _converse(translator: Translator, request: Request) -> CommandResult:
             markup=request.markup,
             first=number,
         )[0]
-        for one in outputs:
+        for one in request.choose(outputs):
             print(f"{one.score:8.4f}  {one.text}" if line.strip() else "", flush=True)

@@ -231,7 +231,8 @@ class Manifest(_Section):
     trees of a corpus for a parser are written as tokens; it is None if the target side is text. ``parts`` is empty in
     corpora of format versions before 5, which have one source. ``recipes`` are the files of the recipe and of those
     that it extends, if there was one. ``src_tokenizer`` is that of the source side; it is None if ``tokenizer`` is for
-    both sides. ``src_lang`` and ``tgt_lang`` are ``mul`` where the parts have several languages.
+    both sides. ``src_lang`` and ``tgt_lang`` are ``mul`` where the parts have several languages. ``warnings`` are those
+    of the build, such as sides that may be swapped.
     """
 
     format_version: int
@@ -250,6 +251,7 @@ class Manifest(_Section):
     options: dict[str, Option]
     command: str
     versions: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

@@ -14,7 +14,7 @@ from dstransformer.corpus.alignment import format_links
 from dstransformer.corpus.directions import build_tags
 from dstransformer.decoding.formats import Request, check_markup, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import ConfigError, DataError, counted
 from dstransformer.io.text import iter_arriving, iter_lines, writing_files
 from dstransformer.model import DTYPES, Bundle, open_bundle
 from dstransformer.terminal.progress import Advance
@@ -116,8 +116,9 @@ def translate_files(
             markup=request.markup,
             progress=progress,
         )
-        for count, (line, outputs) in enumerate(stream, 1):
-            tokens += sum(len(one.tokens) for one in outputs)
+        for count, (line, found) in enumerate(stream, 1):
+            tokens += sum(len(one.tokens) for one in found)
+            outputs = request.choose(found)
             for text in request.render(count, line, outputs):
                 write(text)
             for write_line in write_links:
@@ -139,7 +140,7 @@ class Translated(NamedTuple):
         """``1,000 lines and 12,345 tokens in 12.3 s, 81.3 lines and 1,003.7 tokens a second``."""
         seconds = max(self.seconds, 1e-9)
         return (
-            f"{self.lines:,} lines and {self.tokens:,} tokens in {self.seconds:.1f} s: "
+            f"{counted(self.lines, 'line')} and {counted(self.tokens, 'token')} in {self.seconds:.1f} s: "
             f"{self.lines / seconds:,.1f} lines and {self.tokens / seconds:,.1f} tokens a second"
         )
 

@@ -40,9 +40,11 @@ class Request:
             back-translation.
         tag: Stands before the output of each pair (Caswell et al., 2019).
         markup: The lines have inline tags, and so have the outputs; see :meth:`TextDecoder.search`.
+        distinct: Of outputs with the same text (other pieces, the same words) only the first is kept, so that there may
+            be fewer than ``n_best``.
 
     Raises:
-        ConfigError: A tag without pairs, or one with spaces; or two prefixes.
+        ConfigError: A tag without pairs, or one with spaces; two prefixes; or distinct ones of one output.
     """
 
     n_best: int = 1
@@ -52,8 +54,11 @@ class Request:
     format: Format = "text"
     tag: str = ""
     markup: bool = False
+    distinct: bool = False
 
     def __post_init__(self) -> None:
+        if self.distinct and self.n_best == 1:
+            raise ConfigError("--distinct is for lists of several outputs: add --n-best N")
         if self.prefix and self.prefix_file:
             raise ConfigError("--prefix and --prefix-file do not go together: give one")
         if self.tag and self.format != "pairs":
@@ -71,13 +76,22 @@ class Request:
             return iter_lines(self.prefix_file)
         return repeat(self.prefix) if self.prefix else None
 
+    def choose(self, outputs: Sequence[Output]) -> Sequence[Output]:
+        """The outputs that are written: all, or of each text the first, which is the best of a search."""
+        if not self.distinct:
+            return outputs
+        found: dict[str, Output] = {}
+        for one in outputs:
+            found.setdefault(one.text, one)
+        return list(found.values())
+
     def render(self, number: int, source: str, outputs: Sequence[Output]) -> list[str]:
         """The lines that are written for one.
 
         Args:
             number: The number of the line, from 1.
             source: The line.
-            outputs: Its outputs.
+            outputs: Its outputs, see :meth:`choose`.
         """
         ranked = list(enumerate(outputs, 1))
         if self.format == "jsonl":

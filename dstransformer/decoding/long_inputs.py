@@ -12,8 +12,14 @@ from dstransformer.io.languages import SPACED_ENDS, UNSPACED_ENDS
 
 logger = logging.getLogger(__name__)
 
-#: Where a sentence can end: spaces after its last character, closing quotation marks and brackets included.
-_SENTENCE_END = re.compile(rf"""(?<=[{SPACED_ENDS}])\s+|(?<=[{SPACED_ENDS}]["'”’»)\]])\s+|(?<=[{UNSPACED_ENDS}])\s*""")
+_CLOSING = "\"'”’»)\\]」』）"
+
+#: Where a sentence can end: spaces after its last character, closing quotation marks and brackets included; where its
+#: script has no spaces, also nothing.
+_SENTENCE_END = re.compile(
+    rf"(?<=[{SPACED_ENDS}])\s+|(?<=[{SPACED_ENDS}][{_CLOSING}])\s+"
+    rf"|(?<=[{UNSPACED_ENDS}])(?![{_CLOSING}])\s*|(?<=[{UNSPACED_ENDS}][{_CLOSING}])\s*"
+)
 
 
 def limit_inputs(

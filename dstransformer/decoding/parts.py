@@ -238,7 +238,7 @@ def _write_part(path: Path, request: Request, first: int, lines: list[str], foun
     rendered = [
         text
         for number, (line, outputs) in enumerate(zip(lines, found, strict=True), first)
-        for text in request.render(number, line, outputs)
+        for text in request.render(number, line, request.choose(outputs))
     ]
     replace_file(path, "".join(f"{text}\n" for text in rendered))
 

@@ -271,7 +271,8 @@ class Totals(NamedTuple):
         without = self.long + self.nan
         unscored = f" ({without:,} without a score)" if without else ""
         perplexity = PairScore(self.log_probability, self.tokens).perplexity if self.tokens else math.nan
-        return f"{self.pairs:,} pairs{unscored}, {self.tokens:,} target tokens, perplexity {perplexity:.3f}"
+        pairs, tokens = counted(self.pairs, "pair"), counted(self.tokens, "target token")
+        return f"{pairs}{unscored}, {tokens}, perplexity {perplexity:.3f}"
 
 
 def score_files(

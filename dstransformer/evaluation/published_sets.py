@@ -135,7 +135,7 @@ def _two_files(name: str, pair: tuple[str, str], files: Mapping[str, Path]) -> T
     sources, references = _sentences(src), _sentences(ref)
     if len(sources) != len(references):
         raise DataError(
-            f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references)}: "
+            f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references):,}: "
             "line n of one must translate line n of the other"
         )
     if apart := sources.keys() ^ references.keys():

@@ -133,7 +133,7 @@ def read_translations(path: str, test_set: TestSet) -> list[str]:
     lines = list(iter_lines(path))
     if len(lines) != len(test_set.references):
         raise DataError(
-            f"{path} has {counted(len(lines), 'line')} but {test_set.ref} has {len(test_set.references)}: line n of "
+            f"{path} has {counted(len(lines), 'line')} but {test_set.ref} has {len(test_set.references):,}: line n of "
             "one must translate the sentence of line n of the other"
         )
     return lines

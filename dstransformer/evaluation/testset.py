@@ -84,7 +84,7 @@ def read_test_set(src: str, ref: str) -> tuple[list[str], list[str]]:
     sources, references = list(iter_lines(src)), list(iter_lines(ref))
     if len(sources) != len(references):
         raise DataError(
-            f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references)}: "
+            f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references):,}: "
             "line n of one must translate line n of the other"
         )
     return sources, references

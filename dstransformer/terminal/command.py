@@ -235,10 +235,20 @@ class GroupedHelp(argparse.HelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Reports a usage error in one line, like any other error; ``--help`` shows the usage. No abbreviated options."""
+    """Reports a usage error in one line, like any other error; ``--help`` shows the usage. No abbreviated options.
 
-    def __init__(self, **given: Any) -> None:
+    Attributes:
+        examples: Command lines that ``--help`` shows at its end.
+    """
+
+    def __init__(self, *, examples: Sequence[str] = (), **given: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **given})
+        self.examples = examples
+
+    def format_help(self) -> str:
+        """The help, with the examples at its end."""
+        text = super().format_help()
+        return "\n  ".join([f"{text}\nfor example:", *self.examples]) + "\n" if self.examples else text
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is not one of the choices, with the nearest one."""

@@ -6,12 +6,14 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 #: Seconds between two lines.
 INTERVAL = 10.0
+
+_WARNING = "warning: "
 
 #: To call with the number of units just done.
 Advance = Callable[[int], None]
@@ -41,7 +43,11 @@ class Progress(Protocol):
         """Show a task until the block ends; ``total`` is in units, if known."""
 
     def note(self, text: str) -> None:
-        """Show one line."""
+        """Show one line; ``warning: …`` is also kept."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """The warnings so far, without ``warning: ``."""
 
 
 def build_progress() -> LineProgress | BarProgress:
@@ -57,14 +63,19 @@ class _Notes(ABC):
 
     def note(self, text: str) -> None:
         """See :meth:`Progress.note`."""
-        if text.startswith("warning: "):
-            self._warnings.append(text)
+        if text.startswith(_WARNING):
+            self._warnings.append(text.removeprefix(_WARNING))
         self._show(text)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """See :attr:`Progress.warnings`."""
+        return tuple(self._warnings)
 
     def repeat_warnings(self) -> None:
         """Show the warnings once more, below a result: those before many lines of progress are out of sight."""
         for text in self._warnings:
-            self._show(text)
+            self._show(f"{_WARNING}{text}")
 
     @abstractmethod
     def _show(self, text: str) -> None:

@@ -21,6 +21,7 @@ from dstransformer.tracking.events import (
     SaveFailed,
     Tracker,
     TrainingProgress,
+    UpdateDone,
 )
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
 from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
@@ -60,6 +61,7 @@ __all__ = [
     "Tracker",
     "TrackingState",
     "TrainingProgress",
+    "UpdateDone",
     "build_tracker",
     "find_run",
     "log_evaluation",

@@ -25,7 +25,11 @@ from dstransformer.tracking.events import (
     RunStart,
     Tracker,
     TrainingProgress,
+    UpdateDone,
 )
+
+#: Seconds after which the first line of progress comes, if ``training.log_every`` updates take longer.
+_FIRST_LINE = 10.0
 
 
 class PipeSafeConsole(Console):
@@ -37,7 +41,10 @@ class PipeSafeConsole(Console):
 
 
 class ConsoleProgress(Tracker):
-    """Shows update, epoch, loss, learning rate, speed, last BLEU and time; on standard error by default."""
+    """Shows update, epoch, loss, learning rate, speed, last BLEU and time; on standard error by default.
+
+    The first line comes early, without what only a record of the metrics has, such as the loss.
+    """
 
     name = "the progress display"
 
@@ -58,14 +65,17 @@ class ConsoleProgress(Tracker):
         self._overall_speed: float | None = None
         self._first_step = 0
         self._start_time = time.monotonic()
+        self._tokens: int | None = 0  # until the first line
 
     def emit(self, event: Event) -> None:
         """See ``Tracker.emit``."""
         match event:
             case RunStart():
                 self._start(event)
-            case TrainingProgress():
-                self._show_progress(event)
+            case UpdateDone(step, tokens):
+                self._show_early(step, tokens)
+            case TrainingProgress(step, metrics):
+                self._show_progress(step, _format_train_metrics(metrics))
             case EvaluationDone():
                 self._print_evaluation(event)
             case CostTotal(_, totals):
@@ -100,10 +110,17 @@ class ConsoleProgress(Tracker):
             self._task = self._progress.add_task("", total=self._max_updates, completed=self._first_step)
             self._progress.start()
 
-    def _show_progress(self, progress: TrainingProgress) -> None:
+    def _show_early(self, step: int, tokens: int) -> None:
+        """Show the progress once after ``_FIRST_LINE`` seconds, if nothing has been shown by then."""
+        if self._tokens is None:
+            return
+        self._tokens += tokens
+        if self._elapsed() >= _FIRST_LINE:
+            self._show_progress(step, [f"{self._tokens / self._elapsed():,.0f} tokens/s"])
+
+    def _show_progress(self, step: int, parts: list[str]) -> None:
         """Advance the bar, or print a line."""
-        step = progress.step
-        parts = _format_train_metrics(progress.metrics)
+        self._tokens = None
         if self._score:
             parts.append(self._score)
         parts.append(f"elapsed {_format_time(self._elapsed())}")

@@ -42,6 +42,14 @@ class RunStart:
 
 
 @dataclass(frozen=True)
+class UpdateDone:
+    """An update was computed, of ``tokens`` source and target tokens over all ranks."""
+
+    step: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class TrainingProgress:
     """The training metrics since the last event of this kind: ``loss``, ``lr``, ``tokens_per_second``."""
 
@@ -181,6 +189,7 @@ class RunEnd:
 
 Event = (
     RunStart
+    | UpdateDone
     | TrainingProgress
     | EvaluationDone
     | CostTotal

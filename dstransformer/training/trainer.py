@@ -15,7 +15,7 @@ from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import DivergedError
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.validation import Validator
-from dstransformer.tracking import CostTotal, EvaluationDone, Message, Tracker, TrainingProgress
+from dstransformer.tracking import CostTotal, EvaluationDone, Message, Tracker, TrainingProgress, UpdateDone
 from dstransformer.training.early_stopping import EarlyStopping
 from dstransformer.training.engine import Engine, Step
 from dstransformer.training.metrics import CostMeter, TrainingMetrics
@@ -139,6 +139,7 @@ class Trainer:
         self.cost.add(update.sums)
         self.state = replace(self.state, step=self.state.step + 1, position=update.following)
         self.evaluation = self.score = None
+        self.tracker.emit(UpdateDone(self.state.step, update.src_tokens + update.tgt_tokens))
 
     def _is_worth_keeping(self, *, due: bool) -> bool:
         """Whether the run needs a checkpoint of the current weights, which is ``due`` by the clock or not.

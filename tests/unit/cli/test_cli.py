@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import shlex
 import signal
 import sys
+from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-import dstransformer.cli
+import data_prep.cli.commands
+import dstransformer.cli.program
 from dstransformer.cli import main
+from dstransformer.cli.options import split_values
 from dstransformer.cli.program import COMMANDS
 from dstransformer.errors import DataError
-from dstransformer.terminal.command import exit_on_sigterm, run_guarded
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm, run_guarded
 
 
 @pytest.mark.parametrize("arguments", [
@@ -65,6 +71,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("nonsense", "invalid choice: 'nonsense'; see `dst --help`"),
     ("trian", "invalid choice: 'trian' (did you mean 'train'?); see `dst --help`"),
     ("train toy --corp c --run r", "unrecognized arguments: --corp (did you mean '--corpus'?); see `dst train --help`"),
+    ("--hlp", "unrecognized arguments: --hlp (did you mean '--help'?); see `dst --help`"),
     ("translate", "the following arguments are required: BUNDLE"),
     ("translate ", "argument BUNDLE: the name is empty: is a variable unset?"),
     ("translate nowhere --beam many", "argument --beam: invalid int value: 'many'; see `dst translate --help`"),
@@ -113,6 +120,24 @@ def test_every_option_has_a_help_text(command: str, capsys: pytest.CaptureFixtur
         if line.startswith(("  -", "  RUN", "  FILE", "  BUNDLE", "  PRESET")):
             described = "  " in line.strip() or following.startswith("        ")
             assert described, line
+
+
+def iter_examples(parser: CommandParser) -> Iterator[str]:
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        assert parser.examples, parser.prog
+        yield from parser.examples
+    for group in groups:
+        for command in group.choices.values():
+            yield from iter_examples(command)
+
+
+@pytest.mark.parametrize("program", [dstransformer.cli.program, data_prep.cli.commands])
+def test_every_command_has_an_example_that_is_right(program: ModuleType) -> None:
+    for example in iter_examples(program.build_parser()):
+        words = shlex.split(example)
+        start = next(place for place, word in enumerate(words) if word in ("dst", "dst-prep", "dstransformer"))
+        program._parse(split_values(words[start + 1 :]))
 
 
 def raising(error: BaseException) -> int:

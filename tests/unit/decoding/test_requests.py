@@ -31,6 +31,20 @@ def test_several_outputs_are_different_and_best_first(translator: Translator) ->
     assert translator.search([""], n_best=4) == [[Output("", 0.0, 0.0, [])]]
 
 
+def test_of_equal_texts_the_best_is_kept() -> None:
+    again = Output("ein Hund", -0.9, -3.0, [6, 5, 8], [(0, 0)])
+    outputs = [OUTPUTS[0], again, OUTPUTS[1]]
+    request = Request(n_best=3, format="tsv", distinct=True)
+    assert request.choose(outputs) == OUTPUTS
+    assert [line.split("\t")[1:] for line in request.render(1, "a dog", request.choose(outputs))] == [
+        ["1", "-0.500000", "-1.250000", "ein Hund"],
+        ["2", "-0.750000", "-2.000000", "der Hund"],
+    ]
+    assert Request(n_best=3).choose(outputs) == outputs
+    with pytest.raises(ConfigError, match="--distinct is for lists of several outputs: add --n-best N"):
+        Request(distinct=True)
+
+
 @pytest.mark.parametrize("n_best", [0, 5])
 def test_more_outputs_than_the_beam_are_refused(translator: Translator, n_best: int) -> None:
     with pytest.raises(ConfigError, match=f"--n-best {n_best}: must be from 1 to the beam size, 4: raise --beam"):
@@ -85,6 +99,22 @@ def test_a_part_is_a_piece_of_its_text(text: str) -> None:
     assert text.startswith(first)
     assert text.endswith(second)
     assert not text[len(first) : len(text) - len(second)].strip()
+
+
+@pytest.mark.parametrize(("sentences", "between"), [
+    (["कुत्ता दौड़ता है।", "बिल्ली सोती है॥", "ठीक है।"], " "),
+    (["هل هو كلب؟", "نعم۔", "«حسنا.»", "شكرا"], " "),
+    (["Սա շուն է։", "Այո։"], " "),
+    (["ውሻ ነው።", "አዎ፧", "እሺ።"], " "),
+    (["Είναι σκύλος.", "Ναι!"], " "),
+    (["이것은 개다.", "그래?"], " "),
+    (["这是狗。", "“是吗？”", "对！"], ""),
+    (["នេះជាឆ្កែ។", "បាទ៕"], ""),
+])  # fmt: skip
+def test_long_lines_are_divided_at_the_ends_of_many_scripts(sentences: list[str], between: str) -> None:
+    tokenizer = small_tokenizer()
+    text = between.join(sentences)
+    assert split_long([text], tokenizer.encode([text]), [1], tokenizer) == (sentences, [0] * len(sentences))
 
 
 @pytest.mark.parametrize(("texts", "joined"), [

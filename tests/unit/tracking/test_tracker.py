@@ -37,6 +37,7 @@ from dstransformer.tracking import (
     Tracker,
     TrackingState,
     TrainingProgress,
+    UpdateDone,
     build_tracker,
     resolve_tracking_uri,
     send_pending,
@@ -207,6 +208,28 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
         "update 175  checkpoint checkpoints/step-00000175  score 21.46",
         "training interrupted after 0:00:00, 2,346 tokens/s with validation and checkpoints",
     ]
+
+
+def test_the_first_line_comes_before_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, clock = io.StringIO(), 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    progress = ConsoleProgress(200, Console(file=text, width=40))
+    progress.emit(make_start())
+    for step in range(1, 7):
+        clock += 4.0
+        progress.emit(UpdateDone(step, 1200))
+    assert text.getvalue() == "update 3/200 (1.5%)  300 tokens/s  elapsed 0:00:12  ETA 0:13:08\n"
+
+
+def test_a_record_that_comes_soon_is_the_first_line() -> None:
+    text = io.StringIO()
+    progress = ConsoleProgress(200, Console(file=text, width=40))
+    progress.emit(make_start())
+    progress.emit(TrainingProgress(1, {"loss": 3.25}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.monotonic", lambda: float("inf"))
+        progress.emit(UpdateDone(2, 1200))
+    assert text.getvalue().count("update") == 1
 
 
 def test_the_final_bundle_is_reported_with_its_scores(tmp_path: Path) -> None:

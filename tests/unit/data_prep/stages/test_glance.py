@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,9 @@ from data_prep.sources.opening import Part
 from data_prep.stages import glance
 from data_prep.stages.glance import look_at
 from dstransformer.errors import ConfigError, DataError
+
+#: Real text, where the machine has it.
+MULTI30K = Path(__file__).parents[5] / "shared/data/multi30k"
 
 #: The parts of sentences, to be combined.
 PARTS = {
@@ -34,12 +39,19 @@ PARTS = {
 }  # fmt: skip
 
 
+def sentences(code: str) -> list[str]:
+    """Sentences in a language."""
+    return [("" if code in ("ja", "zh") else " ").join(words) for words in product(*PARTS[code])]
+
+
 def part(src: str, tgt: str, codes: tuple[str, str]) -> Part:
     """A source with the sentences of two languages under two codes."""
-    sides = {
-        name: [("" if code in ("ja", "zh") else " ").join(words) for words in product(*PARTS[code])]
-        for name, code in (("src", src), ("tgt", tgt))
-    }
+    return source_of(sentences(src), sentences(tgt), codes)
+
+
+def source_of(src: list[str], tgt: list[str], codes: tuple[str, str]) -> Part:
+    """A source of these pairs."""
+    sides = {"src": src, "tgt": tgt}
     options: Any = SimpleNamespace(
         source="files", record=lambda: dict(zip(("src_lang", "tgt_lang"), codes, strict=True))
     )
@@ -73,6 +85,23 @@ def test_swapped_and_foreign_sides_are_noticed(text: tuple[str, str], codes: tup
 def test_text_that_fits_neither_language_is_refused() -> None:
     with pytest.raises(DataError, match="the text of files fits neither language: 0% of the letters that should be ru"):
         look_at(part("en", "de", ("ru", "ja")))
+
+
+def test_the_whole_of_the_text_is_looked_at() -> None:
+    src, tgt = (sentences("en") + sentences(code) * 40 for code in ("de", "en"))
+    assert "may be swapped" in str(look_at(source_of(src, tgt, ("en", "de"))))
+
+
+@pytest.mark.skipif(not MULTI30K.exists(), reason=f"the text of Multi30k is not in {MULTI30K}")
+def test_real_text_is_judged_rightly() -> None:
+    english, german = (
+        gzip.decompress((MULTI30K / f"train.{code}.gz").read_bytes()).decode().splitlines() for code in ("en", "de")
+    )
+    assert look_at(source_of(english, german, ("en", "de"))) is None
+    lower = [[line.lower() for line in side] for side in (english, german)]
+    assert look_at(source_of(lower[0], lower[1], ("eng", "deu_Latn"))) is None
+    assert "the sides of files may be swapped" in str(look_at(source_of(german, english, ("en", "de"))))
+    assert "a side of files may be in another language" in str(look_at(source_of(english, german, ("en", "fr"))))
 
 
 def test_without_the_package_scripts_still_tell(monkeypatch: pytest.MonkeyPatch) -> None:

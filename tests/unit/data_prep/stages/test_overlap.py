@@ -11,6 +11,7 @@ from support.data.prep import build, refuses
 from data_prep.cli import main
 from dstransformer.corpus import Corpus, Manifest
 from dstransformer.corpus.manifest import Overlap
+from dstransformer.errors import DataError
 
 TRAIN = [(f"the number {n} is here", f"die Zahl {n} ist hier") for n in range(4500)]
 VALIDATION = [("quite another sentence", "ein ganz anderer Satz"), ("and one more of them", "und noch einer davon")]
@@ -45,8 +46,19 @@ def test_overlap_is_counted_and_reported(tmp_path: Path, capsys: pytest.CaptureF
     assert line in shown.out
     assert "unknown pieces (<unk>): none" in shown.out
     assert "overlap" not in Manifest.load(out).cleaning.dropped
+    assert [f"warning: {text}" for text in Manifest.load(out).warnings] == warnings[:1]
+    page = tmp_path / "page.html"
+    assert main(["report", str(out), "--out", str(page)]) == 0
+    assert f'<p class="warning">{warnings[0]}</p>' in page.read_text(encoding="utf-8")
     assert main(["info", str(out)]) == 0
     assert line in capsys.readouterr().out
+
+
+def test_a_build_that_fails_later_says_its_warnings_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build(*write(tmp_path), "--max-tokens", "1", "--out", tmp_path / "corpus") == DataError.exit_code
+    *_, warning, error = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: scores on the test set may be too high: 80.0%")
+    assert error.startswith("dst-prep: error: all 4500 train pairs have more than 1 tokens")
 
 
 def test_overlap_is_dropped_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
