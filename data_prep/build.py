@@ -17,9 +17,9 @@ from data_prep.store.folders import FULL_ADVICE
 from data_prep.store.output import check_paths, find_corpus, install, open_output
 from data_prep.store.workspace import Stage, Workspace, check_workspace, open_workspace
 from data_prep.workers.pool import Workers
-from dstransformer.corpus import InputFile, Manifest
+from dstransformer.data import InputFile, Manifest
 from dstransformer.io.files import storage_errors
-from dstransformer.terminal.progress import Progress
+from dstransformer.io.progress import Progress
 
 #: The stages in order.
 STAGES: tuple[type[Stage], ...] = (Read, Clean, Vocab, Encode)

@@ -23,10 +23,10 @@ from data_prep.store.output import check_paths
 from data_prep.store.pairs import iter_pairs
 from data_prep.store.workspace import Stage, open_workspace
 from data_prep.workers.pool import Workers
-from dstransformer.corpus import InputFile, Option
+from dstransformer.data import InputFile, Option
 from dstransformer.errors import UserError
+from dstransformer.io.progress import Progress
 from dstransformer.io.text import already_exists, check_output_file, is_stdout, writing_files
-from dstransformer.terminal.progress import Progress
 
 #: Version of the record.
 FORMAT_VERSION = 1

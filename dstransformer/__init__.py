@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 __all__ = ["Corpus", "Parser", "TrainRequest", "Translator", "load_config", "open_bundle", "train"]
 
 _MODULES = {
-    "Corpus": "corpus",
+    "Corpus": "data",
     "Parser": "decoding",
     "TrainRequest": "training.setup",
     "Translator": "decoding",
@@ -21,7 +21,7 @@ _MODULES = {
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
 if TYPE_CHECKING:
     from dstransformer.config import load_config
-    from dstransformer.corpus import Corpus
+    from dstransformer.data import Corpus
     from dstransformer.decoding import Parser, Translator
     from dstransformer.model import open_bundle
     from dstransformer.training.run import train

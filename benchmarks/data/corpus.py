@@ -34,8 +34,8 @@ from benchmarks.lib.turns import take_turns
 from data_prep.build import STAGES, run_encode
 from data_prep.recipe.options import EncodeOptions
 from data_prep.store.workspace import open_workspace
-from dstransformer.corpus import Corpus
-from dstransformer.terminal.progress import LineProgress
+from dstransformer.data import Corpus
+from dstransformer.io.progress import LineProgress
 
 ROUNDS = 5
 ENCODED_PAIRS = 100_000

@@ -17,12 +17,12 @@ from benchmarks.lib.bars import print_at_most, print_share
 from benchmarks.lib.limits import cpu_bandwidth
 from benchmarks.lib.processes import run_module
 from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, write_split
-from dstransformer.batching import Position
 from dstransformer.config import Config, compose
-from dstransformer.corpus import Split
+from dstransformer.data import Split
+from dstransformer.data.loader import Position
+from dstransformer.data.packing import Packing
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.world import World, join_world, leave_world
-from dstransformer.model import Packing
 
 PAIRS = 200_000
 

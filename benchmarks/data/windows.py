@@ -20,9 +20,10 @@ import psutil
 from benchmarks.lib.bars import print_at_most
 from benchmarks.lib.memory import own_data_peak
 from benchmarks.lib.workload import sample_lengths, write_split
-from dstransformer.batching import Budget, Planner, Position, UpdateLoader, Window, check_split
-from dstransformer.batching.windows import BLOCK_PAIRS, EpochPlanner, WindowPlanner
-from dstransformer.corpus import Shard, Split
+from dstransformer.data import Shard, Split
+from dstransformer.data.budget import Budget
+from dstransformer.data.loader import Position, UpdateLoader
+from dstransformer.data.windows import BLOCK_PAIRS, EpochPlanner, Planner, Window, WindowPlanner, check_split
 
 #: The large corpus: its pairs, those of a shard, the shards that differ, and those of a window.
 PAIRS, SHARD_PAIRS, SHARDS, WINDOW_PAIRS = 1_000_000_000, 1_000_000, 4, 20_000_000

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.lib.processes import environment, run_command, run_prep
 from benchmarks.lib.tables import format_table
-from data_prep.sources.toy.grammar import AlignedPair, aligned_toy_splits
-from dstransformer.corpus.alignment import Link, format_links, format_reference, read_links
+from data_prep.grammar.grammar import AlignedPair, aligned_toy_splits
+from dstransformer.data.alignment import Link, format_links, format_reference, read_links
 from dstransformer.evaluation.alignment import score_alignments
 
 SEED = 1

@@ -18,9 +18,9 @@ from torch import Tensor
 from benchmarks.lib.machine import count_cores
 from dstransformer.decoding import Translator
 from dstransformer.evaluation.bleu import score
-from dstransformer.export.ct2 import export_ct2
-from dstransformer.export.ct2_engine import open_ct2
-from dstransformer.export.hf import TARGET, export_hf
+from dstransformer.exchange.ct2 import export_ct2
+from dstransformer.exchange.ct2_engine import open_ct2
+from dstransformer.exchange.hf_export import TARGET, export_hf
 from dstransformer.io.text import iter_lines
 
 #: Sentences that ``generate`` translates at once.

@@ -21,9 +21,9 @@ import torch
 
 from benchmarks.lib.bars import print_at_least
 from benchmarks.lib.machine import count_cores
-from dstransformer.corpus.alignment import Link
-from dstransformer.corpus.markup import parse_markup
-from dstransformer.corpus.tag_placement import place_tags
+from dstransformer.data.alignment import Link
+from dstransformer.data.markup import parse_markup
+from dstransformer.data.tag_placement import place_tags
 from dstransformer.decoding import Translator
 from dstransformer.decoding.aligner import Aligner
 

@@ -14,11 +14,12 @@ from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, make_profile
 from benchmarks.gpu.text import draw_text
 from benchmarks.lib.limits import Limits, measure_limits, synchronize
-from dstransformer.batching import plan_batches
 from dstransformer.config import DecodingConfig
-from dstransformer.corpus import EOS_ID
+from dstransformer.data import EOS_ID
+from dstransformer.data.packing import Packing
+from dstransformer.data.plan import plan_batches
 from dstransformer.decoding import Ensemble, beam_search
-from dstransformer.model import DTYPES, Packing, Transformer
+from dstransformer.model import DTYPES, Transformer
 
 Batch = list[list[int]]
 

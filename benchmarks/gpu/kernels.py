@@ -18,7 +18,8 @@ from benchmarks.gpu.device import describe
 from benchmarks.gpu.profiling import format_profile, make_profile
 from benchmarks.lib.limits import best_seconds
 from benchmarks.lib.tables import format_table
-from dstransformer.model import DTYPES, Packing, ops
+from dstransformer.data.packing import Packing
+from dstransformer.model import DTYPES, ops
 from dstransformer.model.ops import reference
 
 _COLUMNS = "operation | precision | error of the kernel: | error of the reference: | kernel, ms: | reference, ms:"

@@ -11,8 +11,8 @@ from benchmarks.gpu.roofline import KERNEL_SECONDS, Work, predict
 from benchmarks.gpu.search_prediction import predict_search
 from benchmarks.gpu.text import build_updates
 from benchmarks.lib.tables import format_table
-from dstransformer.batching import build_budget
 from dstransformer.config import Config, load_config
+from dstransformer.data.budget import build_budget
 from dstransformer.model import parameter_count, training_flops
 from dstransformer.training.devices import LAUNCH_SECONDS, SHEETS, TRITON_SECONDS, WAIT_SECONDS, Sheet, UpdateTime
 from dstransformer.training.speed import link_bytes

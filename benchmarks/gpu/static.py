@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dstransformer.batching import PackedBatch, Update
-from dstransformer.corpus import PAD_ID
-from dstransformer.model import Packing
+from dstransformer.data import PAD_ID
+from dstransformer.data.batch import PackedBatch
+from dstransformer.data.loader import Update
+from dstransformer.data.packing import Packing
 
 #: Token counts and the number of sentences are rounded up to multiples of these.
 TOKEN_MULTIPLE = 128

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dstransformer.batching import Budget, PackedBatch, Position, Update, cut_update, pack_pairs, plan_epoch
-from dstransformer.model import LengthSums
+from dstransformer.data.batch import PackedBatch, pack_pairs
+from dstransformer.data.budget import Budget
+from dstransformer.data.loader import Position, Update
+from dstransformer.data.plan import LengthSums, cut_update, plan_epoch
 
 Lengths = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]

@@ -17,8 +17,10 @@ from benchmarks.gpu.static import common_shape, fill_updates
 from benchmarks.gpu.text import build_updates
 from benchmarks.lib.bare import BareStepper
 from benchmarks.lib.limits import Limits, measure_limits, synchronize
-from dstransformer.batching import PackedBatch, Update, build_budget
 from dstransformer.config import Config, compose
+from dstransformer.data.batch import PackedBatch
+from dstransformer.data.budget import build_budget
+from dstransformer.data.loader import Update
 from dstransformer.distributed.world import World
 from dstransformer.model import Transformer, training_flops
 from dstransformer.training.engine import Engine

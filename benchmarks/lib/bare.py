@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dstransformer.batching import Update
 from dstransformer.config import Config
+from dstransformer.data.loader import Update
 from dstransformer.model import DTYPES, Transformer
 from dstransformer.training.optim import build_optimizer
 from dstransformer.training.schedule import learning_rate

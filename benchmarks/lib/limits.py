@@ -13,7 +13,8 @@ import psutil
 import torch
 
 from dstransformer.config import ModelConfig
-from dstransformer.model import DTYPES, LengthSums, ops, training_flops
+from dstransformer.data.plan import LengthSums
+from dstransformer.model import DTYPES, ops, training_flops
 
 #: Side of the matrices whose product measures a CPU, and count of the numbers whose copy does.
 CPU_PRODUCT = 2048

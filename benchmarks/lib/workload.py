@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import sentencepiece
 
-from dstransformer.batching import UpdateLoader, build_budget
 from dstransformer.config import Config, load_config
-from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Split, SplitWriter, Tokenizer
+from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Split, SplitWriter, Tokenizer
+from dstransformer.data.budget import build_budget
+from dstransformer.data.loader import UpdateLoader
 
 PIECES = 8000
 

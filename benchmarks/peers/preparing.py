@@ -33,7 +33,7 @@ from benchmarks.lib.turns import take_turns
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.recipe import add_cache_option
 from benchmarks.peers.systems import DRIVERS
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 
 MAX_TOKENS = 256
 HELD_OUT = 500

@@ -11,7 +11,7 @@ import sentencepiece
 
 from benchmarks.lib.multi30k import LANGUAGES, find_text
 from benchmarks.lib.processes import run_prep
-from dstransformer.corpus import Corpus, Tokenizer
+from dstransformer.data import Corpus, Tokenizer
 from dstransformer.io.text import iter_lines
 
 VOCABULARY = 8000

@@ -29,7 +29,7 @@ from benchmarks.lib.processes import Worker, environment, free_port, run_prep, w
 from benchmarks.lib.turns import median_ratio, ratios
 from benchmarks.resilience.proxy import Fault, Proxy
 from dstransformer.config import compose, load_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import join_world

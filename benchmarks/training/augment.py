@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dstransformer.batching import Augmentation, BpeDropout, describe_augmentation
-from dstransformer.batching.augment import TextPart
-from dstransformer.batching.subwords import Pairs
 from dstransformer.config import Modifier, compose, load_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.augment import Augmentation, TextPart, describe_augmentation
+from dstransformer.data.subwords import BpeDropout, Pairs
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world

@@ -17,15 +17,15 @@ from benchmarks.lib.bars import print_at_most, print_share
 from benchmarks.lib.limits import cpu_bandwidth, disk_bandwidth, file_system, folder_bytes
 from benchmarks.lib.processes import run_module
 from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, train_tokenizer, write_split
-from dstransformer.batching import Position
-from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
-from dstransformer.checkpoints.format import TrainState
-from dstransformer.checkpoints.manager import CheckpointManager
 from dstransformer.config import compose
+from dstransformer.data.loader import Position
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import join_world, leave_world
 from dstransformer.tracking import NullTracker
+from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.format import TrainState
+from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.engine import Engine
 
 PAIRS = 50_000

@@ -20,9 +20,9 @@ from benchmarks.lib.limits import cpu_flops, flops_per_token
 from benchmarks.lib.processes import Worker, environment, free_port
 from benchmarks.lib.turns import median_ratio, take_turns
 from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, write_split
-from dstransformer.batching import Position, Update
 from dstransformer.config import Config, compose
-from dstransformer.corpus import Split, SplitInfo
+from dstransformer.data import Split, SplitInfo
+from dstransformer.data.loader import Position, Update
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.training.engine import Engine

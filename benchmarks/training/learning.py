@@ -30,7 +30,7 @@ from benchmarks.lib.multi30k import LANGUAGES, add_data_option, find_text
 from benchmarks.lib.processes import environment, run_prep
 from benchmarks.lib.tables import format_table
 from dstransformer.config import load_config
-from dstransformer.terminal.command import Stopped, stopped_by_signals
+from dstransformer.io.command import Stopped, stopped_by_signals
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
 
 PRESET = "multi30k"

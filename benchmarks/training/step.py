@@ -12,7 +12,8 @@ import torch
 from benchmarks.lib.limits import flops_per_token
 from benchmarks.lib.processes import run_command
 from benchmarks.lib.workload import PIECES, SIZES, load_sized
-from dstransformer.model import DTYPES, Packing, Transformer
+from dstransformer.data.packing import Packing
+from dstransformer.model import DTYPES, Transformer
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from dstransformer.errors import DstError
-from dstransformer.terminal.command import Stopped, run_guarded, stopped_by_signals
+from dstransformer.io.command import Stopped, run_guarded, stopped_by_signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:

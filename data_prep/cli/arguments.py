@@ -31,7 +31,7 @@ from data_prep.recipe.options import (
 )
 from data_prep.recipe.recipe import SOURCE_DEFAULTS, Recipe, with_source_defaults
 from dstransformer.errors import UserError, without_secrets
-from dstransformer.terminal.command import StoreOnce
+from dstransformer.io.command import StoreOnce
 
 Model = TypeVar("Model", bound=BaseModel)
 

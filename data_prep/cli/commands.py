@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dstransformer import __version__
 from dstransformer.errors import DataError, DstError, UserError, counted
-from dstransformer.terminal.command import CommandParser, printing
+from dstransformer.io.command import CommandParser, printing
 
 if TYPE_CHECKING:
     from data_prep.store.workspace import Stage, Workspace
     from data_prep.workers.pool import Workers
-    from dstransformer.corpus import Corpus
+    from dstransformer.data import Corpus
 
 
 def run(words: Sequence[str]) -> None:
@@ -203,7 +203,7 @@ def _build(arguments: argparse.Namespace) -> None:
     from data_prep.recipe.loading import identify_recipe
     from data_prep.store.output import resolve_output
     from data_prep.workers.cluster import open_workers
-    from dstransformer.terminal.progress import build_progress
+    from dstransformer.io.progress import build_progress
 
     recipe = options.read_recipe(arguments)
     out = resolve_output(arguments.out)
@@ -233,7 +233,7 @@ def _mono(arguments: argparse.Namespace) -> None:
     from data_prep.cli.tables import show_counts_of_rules
     from data_prep.mono import clean_mono, record_path
     from data_prep.workers.cluster import open_workers
-    from dstransformer.terminal.progress import build_progress
+    from dstransformer.io.progress import build_progress
 
     text, cleaning = options.read_mono(arguments)
     out = arguments.out
@@ -270,7 +270,7 @@ def _open_work(arguments: argparse.Namespace, after: "type[Stage] | None" = None
     """Open the work folder of a stage, which comes after the stage ``after``."""
     from data_prep.build import STAGES
     from data_prep.store.workspace import open_workspace
-    from dstransformer.terminal.progress import build_progress
+    from dstransformer.io.progress import build_progress
 
     # Workers of a cluster may run in another folder.
     folder = arguments.work.absolute() if arguments.cluster else arguments.work
@@ -351,7 +351,7 @@ def _encode(arguments: argparse.Namespace) -> None:
 
 def _info(arguments: argparse.Namespace) -> None:
     from data_prep.cli.tables import show_manifest
-    from dstransformer.corpus import Corpus
+    from dstransformer.data import Corpus
 
     corpus = Corpus.open(arguments.corpus, verify=False)
     _check_files_of_datasets(corpus)
@@ -366,7 +366,7 @@ def _info(arguments: argparse.Namespace) -> None:
 def _verify(arguments: argparse.Namespace) -> None:
     from data_prep.cli.tables import show_counts
     from data_prep.cli.verify import check_held_out, check_tags, compare_inputs
-    from dstransformer.corpus import Corpus
+    from dstransformer.data import Corpus
 
     corpus = Corpus.open(arguments.corpus)
     check_tags(corpus)
@@ -405,7 +405,7 @@ def _check_files_of_datasets(corpus: "Corpus") -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     from data_prep.cli.page import render_report
-    from dstransformer.corpus import Corpus
+    from dstransformer.data import Corpus
     from dstransformer.io.text import writing_lines
 
     if arguments.out.suffix != ".html":
@@ -417,7 +417,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _text(arguments: argparse.Namespace) -> None:
     from data_prep.store.output import check_text_files, write_text_files
-    from dstransformer.corpus import Corpus
+    from dstransformer.data import Corpus
 
     paths = {"--src": arguments.src, "--tgt": arguments.tgt}
     if arguments.alignments is not None:
@@ -428,8 +428,8 @@ def _text(arguments: argparse.Namespace) -> None:
     texts = {arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()}
     corpus.verify(arguments.split)
     if arguments.alignments is not None:
-        from data_prep.sources.toy.reference import reference_alignments
-        from dstransformer.corpus.alignment import format_reference
+        from data_prep.grammar.reference import reference_alignments
+        from dstransformer.data.alignment import format_reference
 
         texts[arguments.alignments] = [format_reference(one) for one in reference_alignments(corpus, arguments.split)]
     write_text_files(texts, overwrite=arguments.overwrite)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from data_prep.stages.text import Counts, shortened
-from dstransformer.corpus import Corpus, Manifest, Split, Tokenizer
-from dstransformer.corpus.directions import MULTIPLE
+from dstransformer.data import Corpus, Manifest, Split, Tokenizer
+from dstransformer.data.directions import MULTIPLE
 
 #: Maximum training pairs whose pieces, and whose words, are counted.
 _MAX_COUNTED_PAIRS = 200_000

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data_prep.stages.encode import unknown_shares
-from dstransformer.corpus import CleaningReport, Manifest, Overlap, PartInfo, TokenizerInfo
+from dstransformer.data import CleaningReport, Manifest, Overlap, PartInfo, TokenizerInfo
 
 
 def _describe(name: str, tokenizer: TokenizerInfo) -> str:

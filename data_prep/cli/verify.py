@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sentencepiece
 
+from data_prep.grammar.grammar import GRAMMAR_REVISION
 from data_prep.recipe.loading import RECIPES
 from data_prep.recipe.options import printable_name
-from data_prep.sources.toy.grammar import GRAMMAR_REVISION
 from data_prep.stages.encode import encode_pairs
 from data_prep.stages.text import TextFormat
 from data_prep.store.folders import list_names
-from dstransformer.corpus import Corpus, InputFile, Manifest, SourceInfo
-from dstransformer.corpus.manifest import MANIFEST_NAME
+from dstransformer.data import Corpus, InputFile, Manifest, SourceInfo
+from dstransformer.data.manifest import MANIFEST_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
 

@@ -31,7 +31,7 @@ from dstransformer.errors import ConfigError, shown
 from dstransformer.io.files import file_sha256, read_bounded
 
 if TYPE_CHECKING:
-    from dstransformer.corpus import InputFile
+    from dstransformer.data import InputFile
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -94,7 +94,7 @@ def recipe_files(name: str) -> list[Path]:
 
 def identify_recipe(name: str | None) -> list[InputFile]:
     """The files of a recipe by name, hash and size; none if there is no recipe."""
-    from dstransformer.corpus import InputFile  # imports NumPy and Arrow
+    from dstransformer.data import InputFile  # imports NumPy and Arrow
 
     files = [] if name is None else recipe_files(name)
     return [InputFile(name=printable_name(path), sha256=file_sha256(path), size=path.stat().st_size) for path in files]

@@ -37,7 +37,7 @@ from data_prep.recipe.names import (
 )
 
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
-    from dstransformer.corpus import Option
+    from dstransformer.data import Option
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from data_prep.recipe.options import CleanOptions, EncodeOptions, Options, SourceName, SourceOptions, VocabOptions
 
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
-    from dstransformer.corpus import Option
+    from dstransformer.data import Option
 
 #: Defaults that hold for one source, or for one pair of it, by stage. A tree is longer
 #: than its sentence, and no character or repetition of it may be lost.

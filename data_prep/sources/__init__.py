@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dstransformer.corpus import SourceInfo
+from dstransformer.data import SourceInfo
 
 
 @dataclass(frozen=True)

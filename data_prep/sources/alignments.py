@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from data_prep.sources.finding import Stream
 from data_prep.sources.texts import Text, iter_sentences
-from dstransformer.corpus.alignment import format_links, parse_links
+from dstransformer.data.alignment import format_links, parse_links
 from dstransformer.errors import DataError
 
 

@@ -17,11 +17,11 @@ from data_prep.sources.packed import is_packed, open_packed
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
 from data_prep.sources.texts import Text, check_no_archive, iter_sentences, local_text
 from data_prep.store.pairs import text_table
-from dstransformer.corpus import InputFile, SourceInfo
+from dstransformer.data import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.io.json_text import JsonError, parse_json
+from dstransformer.io.progress import LineProgress, Progress
 from dstransformer.io.text import is_same_file
-from dstransformer.terminal.progress import LineProgress, Progress
 
 _BATCH_LINES = 10_000
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from data_prep.recipe.names import Address
 from data_prep.sources.texts import Text, local_text
-from dstransformer.corpus import InputFile
+from dstransformer.data import InputFile
 from dstransformer.errors import DataError
 from dstransformer.io.files import file_sha256
-from dstransformer.terminal.progress import Progress
+from dstransformer.io.progress import Progress
 
 Stream = Callable[[], Iterator[pa.Table]]
 Names = tuple[Path | Address, ...]

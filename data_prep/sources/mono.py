@@ -11,9 +11,9 @@ from data_prep.sources import Source
 from data_prep.sources.finding import Finder, Stats, Stream, identify, read_unchanged
 from data_prep.sources.texts import Text, check_no_archive, iter_sentences
 from data_prep.store.pairs import text_table
-from dstransformer.corpus import InputFile, SourceInfo
+from dstransformer.data import InputFile, SourceInfo
 from dstransformer.errors import DataError
-from dstransformer.terminal.progress import Progress
+from dstransformer.io.progress import Progress
 
 _BATCH_LINES = 10_000
 

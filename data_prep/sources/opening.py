@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from data_prep.recipe.options import FilesOptions, MonoOptions, SourceOptions, ToyOptions, TreesOptions
 from data_prep.sources import Source
 from dstransformer.errors import UserError
-from dstransformer.terminal.progress import Progress
+from dstransformer.io.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def open_source(options: SourceOptions, progress: Progress | None = None) -> Sou
 
 def _open(options: SourceOptions, progress: Progress | None) -> Source:
     if isinstance(options, ToyOptions):
-        from data_prep.sources.toy.grammar import open_toy
+        from data_prep.sources.toy import open_toy
 
         return open_toy(options)
     if isinstance(options, FilesOptions):

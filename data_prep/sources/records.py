@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from data_prep.sources.texts import Text
 from data_prep.store.pairs import TEXT
-from dstransformer.corpus.arrow_stream import check_batches
+from dstransformer.data.arrow_stream import check_batches
 from dstransformer.errors import DataError, shown
 
 _BATCH_ROWS = 10_000

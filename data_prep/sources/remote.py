@@ -21,7 +21,7 @@ from data_prep.recipe.names import Address
 from data_prep.sources.texts import SEPARATOR, Text
 from dstransformer.errors import DataError, DstError, UserError, shown, without_secrets
 from dstransformer.io.files import is_plain_name, replacing, storage_errors, sync
-from dstransformer.terminal.progress import Advance, Progress
+from dstransformer.io.progress import Advance, Progress
 
 #: Keys of fsspec's file information that tell versions of a file apart.
 _VALIDATORS = ("ETag", "Content-MD5", "Last-Modified", "LastModified", "VersionId", "created", "mtime")

@@ -13,7 +13,7 @@ from data_prep.recipe.options import TreesOptions, printable_name, split_shares
 from data_prep.sources import Source
 from data_prep.sources.finding import Stats, read_unchanged
 from data_prep.store.pairs import text_table
-from dstransformer.corpus import InputFile, SourceInfo
+from dstransformer.data import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
 from dstransformer.parsing.trees import TOP, Tree, find_tree_files, iter_trees, normalise

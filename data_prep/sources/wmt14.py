@@ -13,7 +13,7 @@ from data_prep.recipe.options import Wmt14Options, printable_name
 from data_prep.sources import Source
 from data_prep.sources.finding import Stats, read_unchanged
 from data_prep.sources.records import pairs_of_table
-from dstransformer.corpus import InputFile, SourceInfo
+from dstransformer.data import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
 

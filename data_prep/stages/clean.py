@@ -58,9 +58,9 @@ from data_prep.store.pairs import (
 )
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers, list_results, run_tasks
-from dstransformer.corpus import CleaningReport, Overlap, WordCounts
+from dstransformer.data import CleaningReport, Overlap, WordCounts
 from dstransformer.errors import DataError, UserError
-from dstransformer.terminal.progress import Progress
+from dstransformer.io.progress import Progress
 
 # Maximum share of held-out sentences in the training text without a warning.
 _MAX_OVERLAP = 0.005

@@ -26,7 +26,7 @@ from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chun
 from data_prep.store.pairs import Chunk, cut_pairs, iter_chunk
 from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers.pool import Workers, run_tasks
-from dstransformer.corpus import (
+from dstransformer.data import (
     FORMAT_VERSION,
     UNALIGNED_VERSION,
     UNK_ID,
@@ -41,11 +41,11 @@ from dstransformer.corpus import (
     Tokenizer,
     WordCounts,
 )
-from dstransformer.corpus.directions import common_language
+from dstransformer.data.directions import common_language
 from dstransformer.errors import DataError
+from dstransformer.io.progress import Progress
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
-from dstransformer.terminal.progress import Progress
 
 # Maximum share of unknown tokens without a warning.
 _MAX_UNKNOWN = 0.01

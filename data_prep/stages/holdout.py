@@ -43,7 +43,7 @@ from data_prep.store.pairs import (
 )
 from data_prep.workers.pool import Workers, list_results, run_tasks
 from dstransformer.errors import UserError
-from dstransformer.terminal.progress import Progress
+from dstransformer.io.progress import Progress
 
 #: In the folder of a chunk: the keys of its source sentences; the rows that can be held out; the pairs that are left.
 #: In that of the chunks: the keys of the sentences that are held out.

@@ -33,7 +33,7 @@ from data_prep.store.pairs import Chunk, Index, PairsWriter, cut_pairs, index_pa
 from data_prep.workers.pool import Workers, run_tasks
 from dstransformer.errors import ConfigError
 from dstransformer.io.files import file_sha256
-from dstransformer.terminal.progress import Progress
+from dstransformer.io.progress import Progress
 
 #: Hash functions of a signature, and the maximum share of pairs just at the threshold that are missed.
 HASHES = 128

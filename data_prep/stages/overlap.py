@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from data_prep.stages.text import Hashes, comparison_keys
 from data_prep.store.pairs import iter_pairs
-from dstransformer.corpus import Overlap
+from dstransformer.data import Overlap
 from dstransformer.io.files import file_sha256
 
 _SPLITS = ("validation", "test")

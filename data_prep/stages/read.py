@@ -26,11 +26,11 @@ from data_prep.store.folders import list_names
 from data_prep.store.pairs import PairsWriter
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers
-from dstransformer.corpus import FORMAT_VERSION, Option, PartInfo, SourceInfo
+from dstransformer.data import FORMAT_VERSION, Option, PartInfo, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.languages import language
+from dstransformer.io.progress import Advance, Progress
 from dstransformer.parsing.linearise import Linearisation
-from dstransformer.terminal.progress import Advance, Progress
 
 
 class ReadReport(Report):

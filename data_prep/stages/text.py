@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstransformer.corpus import MAX_WORDS, WordCounts
-from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.data import MAX_WORDS, WordCounts
+from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.parsing.linearise import Linearisation
 
 # Maximum dropped pairs that are kept as examples of a rule, and maximum characters of each side.

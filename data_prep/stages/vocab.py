@@ -22,13 +22,13 @@ from data_prep.store.chunks import Report
 from data_prep.store.pairs import count_pairs, iter_pairs
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers, run_in_process
-from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
-from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
+from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
+from dstransformer.io.progress import Progress
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
-from dstransformer.terminal.progress import Progress
 
 # Unigram training sums floats per thread, so the number of threads decides the last bits, and the model file records
 # it. With a fixed number every machine trains the same model.

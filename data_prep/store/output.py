@@ -14,14 +14,14 @@ from pathlib import Path
 
 from data_prep.store.folders import LOCK_NAME, hold, list_names, make_folder
 from data_prep.store.workspace import has_stages
-from dstransformer.corpus import Corpus, Manifest
-from dstransformer.corpus.manifest import MANIFEST_NAME
-from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.data import Corpus, Manifest
+from dstransformer.data.manifest import MANIFEST_NAME
+from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import sync
 from dstransformer.io.products import check_text_output, product_of
+from dstransformer.io.progress import Progress
 from dstransformer.io.text import is_same_file, writing_files
-from dstransformer.terminal.progress import Progress
 
 _TOP = frozenset({MANIFEST_NAME, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "dataset_dict.json"})
 _SPLITS = frozenset({"train", "validation", "test"})

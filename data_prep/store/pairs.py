@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from data_prep.store.chunks import Report
-from dstransformer.corpus.arrow_stream import check_plain_stream
+from dstransformer.data.arrow_stream import check_plain_stream
 from dstransformer.errors import DataError
 from dstransformer.io.files import sync
 

@@ -26,11 +26,11 @@ from data_prep.store.chunks import CHUNKS, KEY_NAME, AnyReport, Report, is_chunk
 from data_prep.store.chunks import RECORD_NAME as CHUNK_RECORD
 from data_prep.store.folders import FULL_ADVICE, LOCK_NAME, hold, list_names
 from data_prep.workers.pool import Workers
-from dstransformer.corpus import Option
+from dstransformer.data import Option
 from dstransformer.errors import DataError, DstError, StorageError, UserError
 from dstransformer.io.files import file_sha256, is_plain_name, storage_errors, sync, write_durably
 from dstransformer.io.json_text import JsonError, read_json
-from dstransformer.terminal.progress import Progress
+from dstransformer.io.progress import Progress
 
 _RECORD_NAME = "stage.json"
 

@@ -26,7 +26,7 @@ import dstransformer
 from data_prep.workers.pool import Workers
 from dstransformer.errors import ConfigError, DstError, UserError, counted
 from dstransformer.io.json_text import JsonError, read_json
-from dstransformer.terminal.progress import Progress
+from dstransformer.io.progress import Progress
 
 if TYPE_CHECKING:
     from distributed import Client

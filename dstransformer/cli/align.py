@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dstransformer.cli.options import CommandResult, Commands, file, folder
 from dstransformer.cli.score import add_scoring
 from dstransformer.errors import UserError, counted
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding.aligner import Aligner
@@ -47,8 +47,8 @@ def run(options: argparse.Namespace) -> CommandResult:
     """Align the pairs of two files."""
     from dstransformer.decoding.aligner import Aligner, align_files, iter_file_alignments
     from dstransformer.evaluation.alignment import read_references, score_alignments
+    from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout
-    from dstransformer.terminal.progress import reporting
 
     exit_on_sigterm()
     files = options.src, options.tgt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import CommandResult, Commands, folder
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import CommandParser, exit_on_sigterm
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:
@@ -43,7 +43,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
 
 def run(options: argparse.Namespace) -> CommandResult:
     """Average checkpoints."""
-    from dstransformer.checkpoints.averaging import average_run
+    from dstransformer.training.checkpoints.averaging import average_run
 
     exit_on_sigterm()
     checkpoints = average_run(

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from dstransformer.cli.options import CommandResult, Commands, folder
-from dstransformer.terminal.command import CommandParser
+from dstransformer.io.command import CommandParser
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:
@@ -24,7 +24,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
 
 def run(options: argparse.Namespace) -> CommandResult:
     """List checkpoints; the exit status is 1 if one of them is damaged."""
-    from dstransformer.checkpoints.listing import describe_checkpoints, list_checkpoints
+    from dstransformer.training.checkpoints.listing import describe_checkpoints, list_checkpoints
 
     entries = list_checkpoints(options.run, verify=options.verify)
     if options.json:

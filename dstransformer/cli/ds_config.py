@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, add_experiment
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import CommandParser
+from dstransformer.io.command import CommandParser
 
 if TYPE_CHECKING:
     from dstransformer.config import Config

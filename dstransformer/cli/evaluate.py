@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_options
 from dstransformer.cli.options import CommandResult, Commands, add_decoding, add_target, load_parser, load_translator
 from dstransformer.errors import DataError, UserError, counted
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm, print_text
+from dstransformer.io.command import CommandParser, exit_on_sigterm, print_text
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.significance import Comparison
@@ -58,7 +58,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
-    from dstransformer.terminal.progress import reporting
+    from dstransformer.io.progress import reporting
 
     if options.comet is not None:
         find_checkpoint(options.comet)
@@ -154,7 +154,7 @@ def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets
 
 def _target_code(bundle: Bundle, to: str | None) -> str | None:
     """The language that a bundle translates into; None if each sentence names its own."""
-    from dstransformer.corpus.directions import choose_direction
+    from dstransformer.data.directions import choose_direction
 
     if not bundle.directions:
         return bundle.tgt_lang
@@ -270,11 +270,11 @@ def _report(
 
 
 def _follow(options: argparse.Namespace) -> CommandResult:
-    from dstransformer.checkpoints.following import Results, evaluate_run, find_bundle, validation_sets
     from dstransformer.evaluation.systems import format_line
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.tracking import log_evaluation, logged_evaluations, send_evaluations
     from dstransformer.tracking.mlflow.tracked_run import RUN_END_SECONDS
+    from dstransformer.training.checkpoints.following import Results, evaluate_run, find_bundle, validation_sets
 
     run: Path = options.follow
     interval = INTERVAL if options.interval is None else options.interval
@@ -326,9 +326,9 @@ def _score_trees(options: argparse.Namespace) -> CommandResult:
 
 def _parse_and_score(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.task import evaluate_treebank
+    from dstransformer.io.progress import reporting
     from dstransformer.model import open_bundle
     from dstransformer.parsing.trees import read_trees
-    from dstransformer.terminal.progress import reporting
 
     gold = read_trees(options.gold)
     with _writing_output(options) as write:

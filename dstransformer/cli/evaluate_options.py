@@ -6,7 +6,7 @@ import argparse
 
 from dstransformer.cli.options import TOKENIZERS, file, folder
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import CommandParser
+from dstransformer.io.command import CommandParser
 
 #: Seconds between two checks of ``--follow`` for a new checkpoint.
 INTERVAL = 15.0

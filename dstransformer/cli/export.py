@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, folder
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
-    from dstransformer.export.shortlist import ShortlistOptions
+    from dstransformer.exchange.shortlist import ShortlistOptions
 
 #: What ``--quantization`` takes: CTranslate2's names.
 QUANTIZATIONS = (
@@ -102,7 +102,7 @@ def _shortlist(options: argparse.Namespace) -> ShortlistOptions | None:
             raise UserError(f"--shortlist-{name} {value}: give 1 or more")
     if options.shortlist is None:
         return None
-    from dstransformer.export.shortlist import DEFAULT_SIZE, ShortlistOptions
+    from dstransformer.exchange.shortlist import DEFAULT_SIZE, ShortlistOptions
 
     return ShortlistOptions(options.shortlist, **{name: value or DEFAULT_SIZE for name, value in sizes.items()})
 
@@ -118,8 +118,8 @@ def _finish(options: argparse.Namespace) -> Callable[[Path], None] | None:
 
 def run_hf(options: argparse.Namespace) -> CommandResult:
     """Write a folder for Hugging Face transformers."""
-    from dstransformer.export.hf import export_hf
-    from dstransformer.export.hf_tokenizer import is_marian
+    from dstransformer.exchange.hf_export import export_hf
+    from dstransformer.exchange.hf_tokenizer import is_marian
 
     exit_on_sigterm()
     bundle = export_hf(options.bundle, options.out, overwrite=options.overwrite, finish=_finish(options))
@@ -135,7 +135,7 @@ def run_marian(options: argparse.Namespace) -> CommandResult:
         UserError: An option of the shortlist without one, or out of bounds.
     """
     shortlist = _shortlist(options)
-    from dstransformer.export.marian_npz import DECODER, export_marian
+    from dstransformer.exchange.marian_npz import DECODER, export_marian
 
     exit_on_sigterm()
     export_marian(
@@ -155,7 +155,7 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
             f"--reduce-range is for int8, not {options.quantization}: add --quantization int8, or leave it out"
         )
     shortlist = _shortlist(options)
-    from dstransformer.export.ct2 import export_ct2
+    from dstransformer.exchange.ct2 import export_ct2
 
     exit_on_sigterm()
     export_ct2(

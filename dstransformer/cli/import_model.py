@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, folder
 from dstransformer.errors import UserError, counted
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ def _add_bundle(parser: CommandParser, default: str) -> None:
 
 def run_hf(options: argparse.Namespace) -> CommandResult:
     """Make a bundle of a MarianMTModel."""
-    from dstransformer.importing.hf import import_hf
+    from dstransformer.exchange.hf_import import import_hf
 
     exit_on_sigterm()
     imported = import_hf(
@@ -98,7 +98,7 @@ def run_marian(options: argparse.Namespace) -> CommandResult:
         UserError: More than two vocabularies.
     """
     vocabularies = _of_both_sides(options.vocabs, "--vocabs")
-    from dstransformer.importing.marian import import_marian
+    from dstransformer.exchange.marian_import import import_marian
 
     exit_on_sigterm()
     bundle = import_marian(
@@ -119,7 +119,7 @@ def run_eole(options: argparse.Namespace) -> CommandResult:
         UserError: More than two SentencePiece models.
     """
     models = _of_both_sides(options.sentencepiece, "--sentencepiece")
-    from dstransformer.importing.eole import import_eole
+    from dstransformer.exchange.eole import import_eole
 
     exit_on_sigterm()
     imported = import_eole(

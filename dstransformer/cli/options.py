@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dstransformer.errors import UserError, shown
-from dstransformer.terminal.command import CommandParser
+from dstransformer.io.command import CommandParser
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Parser, TextDecoder, Translator
@@ -244,7 +244,7 @@ def decode_lines(
     from dstransformer.decoding.formats import Request
     from dstransformer.decoding.parts import translate_in_parts
     from dstransformer.distributed.launcher import read_processes
-    from dstransformer.terminal.progress import reporting
+    from dstransformer.io.progress import reporting
 
     _check_order(options)
     processes = read_processes(os.environ)

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, add_decoding, add_lines, decode_lines, load_parser
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Parser

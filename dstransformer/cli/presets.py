@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import CommandResult, Commands
-from dstransformer.terminal.command import CommandParser
+from dstransformer.io.command import CommandParser
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:

@@ -9,48 +9,29 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from itertools import chain
+from importlib import import_module
 
 from dstransformer import __version__
-from dstransformer.cli import (
-    align,
-    attention,
-    average,
-    checkpoints,
-    doctor,
-    ds_config,
-    evaluate,
-    export,
-    import_model,
-    parse,
-    plot,
-    presets,
-    reproduce,
-    rerank,
-    score,
-    serve,
-    sign,
-    table1,
-    table2,
-    table3,
-    track,
-    train,
-    translate,
-)
 from dstransformer.cli.options import CommandResult, Handler, file, split_values
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import CommandParser, GroupedHelp, print_text, run_guarded
+from dstransformer.io.command import CommandParser, GroupedHelp, print_text, run_guarded
 
-#: The commands by what they are for; ``dst --help`` lists them so.
+#: The modules of the commands by what they are for; ``dst --help`` lists them so. Nothing else knows the extras.
 GROUPS = {
-    "every day": (train, translate, evaluate, presets),
-    "models": (export, import_model, serve, average, sign),
-    "runs": (checkpoints, plot, track, reproduce, doctor, ds_config),
-    "translations": (rerank, score, align),
-    "the paper": (parse, attention, table1, table2, table3),
-}
-
-COMMANDS = tuple(chain.from_iterable(GROUPS.values()))
+    "every day": ("cli.train", "cli.translate", "cli.evaluate", "cli.presets"),
+    "models": (
+        "cli.export", "cli.import_model", "extras.serving.cli.serve", "cli.average", "extras.reproduction.cli.sign",
+    ),
+    "runs": (
+        "cli.checkpoints", "extras.plots.cli.plot", "cli.track", "extras.reproduction.cli.reproduce",
+        "extras.doctor.cli.doctor", "cli.ds_config",
+    ),
+    "translations": ("extras.rerank.cli.rerank", "cli.score", "cli.align"),
+    "the paper": (
+        "cli.parse", "extras.paper.cli.attention", "extras.paper.cli.table1", "extras.paper.cli.table2",
+        "extras.paper.cli.table3",
+    ),
+}  # fmt: skip
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -85,12 +66,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _improve(message: str, arguments: Sequence[str]) -> str:
     """Add what argparse does not know: the command's own ``--help``, and options that take several values."""
-    commands = {module.__name__.rpartition(".")[2].replace("_", "-") for module in COMMANDS}
+    parser = build_parser()
+    commands = parser.commands
     if arguments and arguments[0] in commands:
         message = message.replace("see `dst --help`", f"see `dst {arguments[0]} --help`")
     if arguments[:1] == ["export"] and arguments[1:2] in (["hf"], ["ct2"]):
         message = message.replace("see `dst export --help`", f"see `dst export {arguments[1]} --help`")
-    unknown = build_parser().unknown_option(arguments)
+    unknown = parser.unknown_option(arguments)
     if unknown is not None and "arguments are required" in message:
         of = f" {arguments[0]}" if arguments[0] in commands else ""
         return f"unrecognized arguments: {''.join(unknown)}; see `dst{of} --help`"
@@ -115,8 +97,8 @@ def build_parser() -> CommandParser:
     groups = {}
     for heading, modules in GROUPS.items():
         before = len(commands.choices)
-        for command in modules:
-            command.add_parser(commands)
+        for module in modules:
+            import_module(f"dstransformer.{module}").add_parser(commands)
         groups[heading] = list(commands.choices)[before:]
     GroupedHelp.groups = groups
     return parser

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, add_device, add_target, file, folder
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding.scoring import Scorer
@@ -56,8 +56,8 @@ def add_scoring(parser: CommandParser, what: str = "score") -> None:
 def run(options: argparse.Namespace) -> CommandResult:
     """Score the pairs of two files."""
     from dstransformer.decoding.scoring import score_files
+    from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout
-    from dstransformer.terminal.progress import reporting
 
     exit_on_sigterm()
 

@@ -6,7 +6,7 @@ import argparse
 
 from dstransformer.cli.options import CommandResult, Commands, folder, registered_name
 from dstransformer.errors import without_secrets
-from dstransformer.terminal.command import CommandParser
+from dstransformer.io.command import CommandParser
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:

@@ -20,7 +20,7 @@ from dstransformer.cli.options import (
     run_tag,
 )
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import CommandParser, StoreOnce
+from dstransformer.io.command import CommandParser, StoreOnce
 from dstransformer.training.devices import SHEETS
 
 if TYPE_CHECKING:
@@ -151,8 +151,8 @@ def _describe_batch(found: FoundBatch) -> str:
 
 
 def _describe_dry_run(planned: DryRun, device: str | None) -> str:
-    from dstransformer.batching import describe_stages
     from dstransformer.config import dump_config
+    from dstransformer.data.budget import describe_stages
 
     setup, figures = planned.setup, planned.estimate
     windows = f"   in {figures.windows:,} windows" if figures.windows > 1 else ""

@@ -21,7 +21,7 @@ from dstransformer.cli.options import (
     utf8,
 )
 from dstransformer.errors import DataError, UserError
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Translator
@@ -127,7 +127,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         if options.no_shortlist:
             raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
         return load_translator(options, options.bundle)
-    from dstransformer.export.ct2_engine import open_ct2
+    from dstransformer.exchange.ct2_engine import open_ct2
 
     lacking = {
         "--prune": options.prune,

@@ -11,17 +11,18 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dstransformer.batching import PackedBatch, pack_pairs, plan_batches
-from dstransformer.corpus import Tokenizer
-from dstransformer.corpus.alignment import Link, format_links
-from dstransformer.corpus.words import words_of_output, words_of_pieces
+from dstransformer.data import Tokenizer
+from dstransformer.data.alignment import Link, format_links
+from dstransformer.data.batch import PackedBatch, pack_pairs
+from dstransformer.data.plan import plan_batches
+from dstransformer.data.words import words_of_output, words_of_pieces
 from dstransformer.decoding.devices import decode_in_memory, memory_errors
 from dstransformer.decoding.scoring import iter_file_pairs, join_sentences, limit_tokens, load_for_pairs
 from dstransformer.errors import DataError, UserError
+from dstransformer.io.progress import Advance
 from dstransformer.io.text import is_same_file, writing_lines
 from dstransformer.model import Bundle, Transformer, open_bundle
 from dstransformer.model.guidance import log_weights
-from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
 

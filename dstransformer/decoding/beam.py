@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from dstransformer.config import DecodingConfig
-from dstransformer.corpus import BOS_ID, EOS_ID
+from dstransformer.data import BOS_ID, EOS_ID
+from dstransformer.data.packing import Packing
 from dstransformer.decoding.devices import without_cudnn_attention
 from dstransformer.decoding.ensemble import Ensemble
-from dstransformer.model import Packing, ops
+from dstransformer.model import ops
 
 #: Pieces with smaller numbers (padding, unknown, begin of sentence) are never in an output.
 FIRST_PIECE = EOS_ID

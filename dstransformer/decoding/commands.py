@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dstransformer.config import DecodingConfig, complete_config
-from dstransformer.corpus.alignment import format_links
-from dstransformer.corpus.directions import build_tags
+from dstransformer.data.alignment import format_links
+from dstransformer.data.directions import build_tags
 from dstransformer.decoding.formats import Request, check_markup, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError, counted
+from dstransformer.io.progress import Advance
 from dstransformer.io.text import iter_arriving, iter_lines, writing_files
 from dstransformer.model import DTYPES, Bundle, open_bundle
-from dstransformer.terminal.progress import Advance
 
 Decoder = TypeVar("Decoder", bound=TextDecoder)
 

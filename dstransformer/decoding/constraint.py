@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dstransformer.corpus import EOS_ID
+from dstransformer.data import EOS_ID
 from dstransformer.parsing.linearise import NUMBERS, closes_phrase, number_of, opens_phrase
 
 #: Maximum number of open brackets; the deepest tree of the Penn Treebank has 36.

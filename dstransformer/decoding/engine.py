@@ -11,17 +11,18 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from dstransformer.batching import plan_batches
 from dstransformer.config import DecodingConfig
-from dstransformer.corpus import EOS_ID
+from dstransformer.data import EOS_ID
+from dstransformer.data.packing import Packing
+from dstransformer.data.plan import plan_batches
 from dstransformer.decoding.batch_size import GPU_FACTOR, SearchMemory, tokens_per_batch
 from dstransformer.decoding.beam import Constraint, Hypothesis, beam_search, output_limits
 from dstransformer.decoding.devices import choose_device, decode_in_memory, free_memory, memory_errors
 from dstransformer.decoding.ensemble import Ensemble, check_vocabularies
 from dstransformer.decoding.sampling import Sampling, sample
 from dstransformer.errors import DataError, counted
-from dstransformer.model import Bundle, Packing, Transformer, ops
-from dstransformer.terminal.progress import Advance
+from dstransformer.io.progress import Advance
+from dstransformer.model import Bundle, Transformer, ops
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from dstransformer.data.packing import Packing
 from dstransformer.errors import DataError
-from dstransformer.model import IncrementalDecoder, Packing, Transformer
+from dstransformer.model import IncrementalDecoder, Transformer
 
 
 class Decoder(Protocol):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal, get_args
 
-from dstransformer.corpus.alignment import format_links
-from dstransformer.corpus.markup import parse_markup
-from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.data.alignment import format_links
+from dstransformer.data.markup import parse_markup
+from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.outputs import Output
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.errors import ConfigError

@@ -6,8 +6,8 @@ import logging
 import re
 from collections.abc import Sequence
 
-from dstransformer.corpus import Tokenizer
-from dstransformer.corpus.words import words_before
+from dstransformer.data import Tokenizer
+from dstransformer.data.words import words_before
 from dstransformer.io.languages import SPACED_ENDS, UNSPACED_ENDS
 
 logger = logging.getLogger(__name__)

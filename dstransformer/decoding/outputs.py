@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from dstransformer.corpus.alignment import Link
-from dstransformer.corpus.words import words_before
+from dstransformer.data.alignment import Link
+from dstransformer.data.words import words_before
 
 #: Lines of a stream that are held at a time: enough to sort them into batches of similar length.
 BUFFER_LINES = 4096

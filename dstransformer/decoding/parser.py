@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from dstransformer.config import DecodingConfig
-from dstransformer.corpus import Tokenizer
-from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.data import Tokenizer
+from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.beam import Constraint
 from dstransformer.decoding.constraint import MIN_BRACKETS, SymbolTable, TreeConstraint
 from dstransformer.decoding.engine import TorchEngine
@@ -15,10 +15,10 @@ from dstransformer.decoding.outputs import Output
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.translator import TextDecoder, check_strings
 from dstransformer.errors import ConfigError, DataError
+from dstransformer.io.progress import Advance
 from dstransformer.model import Bundle
 from dstransformer.parsing.linearise import Linearisation, is_symbol
 from dstransformer.parsing.trees import TOP, Tree, escape_brackets
-from dstransformer.terminal.progress import Advance
 
 _PLAIN_QUOTES = str.maketrans(
     {

@@ -20,8 +20,8 @@ from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import DataError, DstError, UserError, check_format_version, counted
 from dstransformer.io.files import hold_lock, replace_file, storage_errors, write_durably
 from dstransformer.io.json_text import read_json
+from dstransformer.io.progress import Advance
 from dstransformer.io.text import already_exists, check_output_file, iter_lines, writing_lines
-from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
 

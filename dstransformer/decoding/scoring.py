@@ -15,16 +15,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dstransformer.batching import PackedBatch, pack_pairs, plan_batches
-from dstransformer.corpus import Tokenizer
-from dstransformer.corpus.directions import Tags, build_tags
+from dstransformer.data import Tokenizer
+from dstransformer.data.batch import PackedBatch, pack_pairs
+from dstransformer.data.directions import Tags, build_tags
+from dstransformer.data.plan import plan_batches
 from dstransformer.decoding.devices import choose_device, decode_in_memory, memory_errors
 from dstransformer.decoding.outputs import BUFFER_LINES
 from dstransformer.errors import ConfigError, DataError, UserError, counted
+from dstransformer.io.progress import Advance
 from dstransformer.io.text import is_same_file, iter_lines, writing_lines
 from dstransformer.model import DTYPES, Bundle, Transformer, open_bundle
 from dstransformer.model.loss import CHUNK_LOGITS
-from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from dstransformer.config import DecodingConfig, complete_config
-from dstransformer.corpus import Tokenizer
-from dstransformer.corpus.directions import Tags
-from dstransformer.corpus.markup import parse_markup
-from dstransformer.corpus.tag_placement import place_tags
-from dstransformer.corpus.tokenizer import plain_spaces
-from dstransformer.corpus.words import words_before, words_of_pieces
+from dstransformer.data import Tokenizer
+from dstransformer.data.directions import Tags
+from dstransformer.data.markup import parse_markup
+from dstransformer.data.tag_placement import place_tags
+from dstransformer.data.tokenizer import plain_spaces
+from dstransformer.data.words import words_before, words_of_pieces
 from dstransformer.decoding.aligner import Aligner, Pieces
 from dstransformer.decoding.beam import Hypothesis
 from dstransformer.decoding.engine import SearchEngine, TorchEngine, evaluating
@@ -25,8 +25,8 @@ from dstransformer.decoding.long_inputs import first_words, limit_inputs, split_
 from dstransformer.decoding.outputs import BUFFER_LINES, Output, join_outputs
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.errors import ConfigError, DataError, shown
+from dstransformer.io.progress import Advance
 from dstransformer.model import Bundle, Transformer, open_bundle
-from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
 

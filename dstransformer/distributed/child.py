@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dstransformer.distributed.world import free_port
+from dstransformer.io.command import Stopped, stopped_by_signals
 from dstransformer.io.files import storage_errors
-from dstransformer.terminal.command import Stopped, stopped_by_signals
 
 #: Variables by which the processes of a launcher find each other. A child trains alone.
 _LAUNCHER_PREFIXES = ("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "TORCHELASTIC_", "PMI_", "OMPI_")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from dstransformer.corpus.alignment import Link, ReferenceAlignment, parse_reference
+from dstransformer.data.alignment import Link, ReferenceAlignment, parse_reference
 from dstransformer.decoding.scoring import iter_file_pairs
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.text import is_same_file, iter_lines

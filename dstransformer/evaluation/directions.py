@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from dstransformer.corpus import Split
+from dstransformer.data import Split
 from dstransformer.evaluation.result import Score
 
 #: Scores the outputs of a direction against their references.

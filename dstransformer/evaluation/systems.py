@@ -12,9 +12,9 @@ from dstransformer.errors import DataError, counted
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.evaluation.significance import Comparison
 from dstransformer.evaluation.testset import TestSet, evaluate_test_set, score_translations
+from dstransformer.io.progress import Advance
 from dstransformer.io.text import iter_lines
 from dstransformer.model import Bundle
-from dstransformer.terminal.progress import Advance
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.comet import Comet

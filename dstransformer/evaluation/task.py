@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dstransformer.config import DecodingConfig, ValidationConfig
-from dstransformer.corpus import Manifest, Tokenizer
+from dstransformer.data import Manifest, Tokenizer
 from dstransformer.decoding import Parser, TextDecoder, TorchEngine, Translator
 from dstransformer.evaluation.bleu import bleu_tokenizer, score, tokenizer_note
 from dstransformer.evaluation.directions import score_directions

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from dstransformer.corpus.reader import text_digest
+from dstransformer.data.reader import text_digest
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, score, ter
 from dstransformer.evaluation.result import Evaluation, Score

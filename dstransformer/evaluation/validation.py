@@ -13,9 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dstransformer.batching import build_batch, plan_batches, training_lengths
 from dstransformer.config import Config, Precision
-from dstransformer.corpus import Split, Tokenizer
+from dstransformer.data import Split, Tokenizer
+from dstransformer.data.batch import build_batch
+from dstransformer.data.plan import plan_batches
+from dstransformer.data.windows import training_lengths
 from dstransformer.distributed.world import World
 from dstransformer.evaluation.bleu import compound_split_bleu, is_german
 from dstransformer.evaluation.directions import covered_rows, interleaved, largest_direction, score_directions

@@ -2,14 +2,13 @@
 
 from dstransformer.model.attention_weights import AttentionWeights, attention_weights
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_weights
-from dstransformer.model.flops import LengthSums, training_flops
+from dstransformer.model.flops import training_flops
 from dstransformer.model.incremental import IncrementalDecoder
 from dstransformer.model.initialization import zero_residual_branches
 from dstransformer.model.loss import LossSums
 from dstransformer.model.memory import activation_bytes, loss_bytes, recomputed_bytes, uses_varlen
 from dstransformer.model.meta import parameter_count
 from dstransformer.model.ops import DTYPES, Backend, RoundedWeights, check_backend
-from dstransformer.model.packing import Packing
 from dstransformer.model.transformer import Transformer
 
 __all__ = [
@@ -18,9 +17,7 @@ __all__ = [
     "Backend",
     "Bundle",
     "IncrementalDecoder",
-    "LengthSums",
     "LossSums",
-    "Packing",
     "RoundedWeights",
     "Transformer",
     "activation_bytes",

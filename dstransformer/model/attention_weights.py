@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dstransformer.data.packing import Packing
 from dstransformer.model.ops.reference import HeadShape, split_projections
-from dstransformer.model.packing import Packing
 from dstransformer.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention, Transformer
 
 

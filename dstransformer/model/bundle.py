@@ -23,9 +23,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dstransformer.config import Config, DecodingConfig, ModelConfig, complete_config, read_yaml
-from dstransformer.corpus import Direction, Tokenizer
-from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
-from dstransformer.corpus.tokenizer import TOKENIZER_NAME as TOKENIZER
+from dstransformer.data import Direction, Tokenizer
+from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
+from dstransformer.data.tokenizer import TOKENIZER_NAME as TOKENIZER
 from dstransformer.errors import ConfigError, DataError, check_format_version, shown
 from dstransformer.io.files import file_sha256, read_error
 from dstransformer.io.json_text import read_record

@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
-
 from dstransformer.config import ModelConfig
+from dstransformer.data.plan import LengthSums
 
 #: Operations of a multiply-add.
 _MULTIPLY_ADD = 2
 
 #: Forward and backward together, in forward passes: a product has two gradients, each a product of the same size.
 _FORWARD_AND_BACKWARD = 3
-
-
-@dataclass(frozen=True)
-class LengthSums:
-    """What the work on sentence pairs of lengths ``s`` (source) and ``t`` (target) depends on, summed over the pairs.
-
-    Lengths are in tokens and include the end of the sentence. Sums of parts add up to that of the whole.
-
-    Attributes:
-        src_tokens: ``s``.
-        tgt_tokens: ``t``.
-        src_src: ``s²``, the queries times the keys of the encoder's self-attention.
-        tgt_tgt: ``t (t + 1) / 2``, those of the decoder's self-attention: position ``i`` sees ``i`` keys.
-        tgt_src: ``t s``, those of the attention over the memory.
-    """
-
-    src_tokens: int
-    tgt_tokens: int
-    src_src: int
-    tgt_tgt: int
-    tgt_src: int
-
-    @classmethod
-    def of(cls, src_lengths: npt.NDArray[np.integer], tgt_lengths: npt.NDArray[np.integer]) -> LengthSums:
-        """The sums over sentence pairs, whose lengths are ``(pairs,)`` each."""
-        src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
-        return cls(
-            src_tokens=int(src.sum()),
-            tgt_tokens=int(tgt.sum()),
-            src_src=int(src @ src),
-            tgt_tgt=int(tgt @ (tgt + 1)) // 2,
-            tgt_src=int(tgt @ src),
-        )
 
 
 def training_flops(config: ModelConfig, rows: int, sums: LengthSums) -> int:

@@ -3,56 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from dstransformer.model.packing import Packing
-
-
-@dataclass(frozen=True)
-class Links:
-    """The alignments of those sentence pairs of a packed batch that have any.
-
-    Attributes:
-        src_rows: The rows of their source tokens in the batch, ``(src_tokens,)`` int64.
-        src_packing: Their source sentences.
-        tgt_rows: The rows of their target tokens, ``(tgt_tokens,)`` int64.
-        tgt_packing: Their target sentences.
-        places: Where in the weights ``(n, tgt_packing.max_len, src_packing.max_len)``, flattened, each pair of linked
-            tokens is, ``(pairs,)`` int64.
-        shares: 1 over the number of source tokens that the target token of each pair is linked to, ``(pairs,)`` fp32.
-    """
-
-    src_rows: Tensor
-    src_packing: Packing
-    tgt_rows: Tensor
-    tgt_packing: Packing
-    places: Tensor
-    shares: Tensor
-
-    def to(self, device: torch.device) -> Links:
-        """The links on another device; the copy from pinned memory overlaps with computation."""
-        return Links(
-            self.src_rows.to(device, non_blocking=True),
-            self.src_packing.to(device, non_blocking=True),
-            self.tgt_rows.to(device, non_blocking=True),
-            self.tgt_packing.to(device, non_blocking=True),
-            self.places.to(device, non_blocking=True),
-            self.shares.to(device, non_blocking=True),
-        )
-
-    def pin_memory(self) -> Links:
-        """The links in page-locked memory."""
-        return Links(
-            self.src_rows.pin_memory(),
-            self.src_packing.pin_memory(),
-            self.tgt_rows.pin_memory(),
-            self.tgt_packing.pin_memory(),
-            self.places.pin_memory(),
-            self.shares.pin_memory(),
-        )
+from dstransformer.data.packing import Links, Packing
 
 
 def alignment_cross_entropy(queries: Tensor, keys: Tensor, links: Links) -> Tensor:

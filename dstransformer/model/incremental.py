@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from dstransformer.data.packing import Packing, round_rows
 from dstransformer.model import ops
-from dstransformer.model.packing import Packing, round_rows
 from dstransformer.model.transformer import DecoderLayer, Linear, Transformer
 
 #: Maximum number of row counts that the steps of a ragged decoder have from one power of two to the next.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dstransformer.data.packing import ROW_COUNTS, fill_rows, round_rows
 from dstransformer.model import ops
-from dstransformer.model.packing import ROW_COUNTS, fill_rows, round_rows
 
 #: Maximum logits held at once; a chunk of tokens is as long as fits. With several chunks a CPU also holds two copies of
 #: the softmax matrix, laid out for the products.

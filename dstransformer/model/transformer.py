@@ -1,6 +1,6 @@
 """The Transformer (section 3 of the paper, from top to bottom) on packed batches.
 
-A batch is its sentences laid end to end (:mod:`dstransformer.model.packing`). The modules hold weights and settings,
+A batch is its sentences laid end to end (:mod:`dstransformer.data.packing`). The modules hold weights and settings,
 and :mod:`dstransformer.model.ops` computes. They compute in the precision of their input: weights of another precision
 are rounded for the computation, and their gradients keep the precision of the weights, so that several batches are
 summed in it.
@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dstransformer.config import Activation, ModelConfig, Positions
-from dstransformer.corpus import BOS_ID
+from dstransformer.data import BOS_ID
+from dstransformer.data.packing import Links, Packing
 from dstransformer.model import ops
-from dstransformer.model.guidance import Links, alignment_cross_entropy
+from dstransformer.model.guidance import alignment_cross_entropy
 from dstransformer.model.loss import LossSums, r_drop_cross_entropy, smoothed_cross_entropy
-from dstransformer.model.packing import Packing
 
 #: Tables of sinusoids have a multiple of this many rows, so that a new length rarely needs a new table.
 TABLE_STEP = 256
@@ -142,7 +142,7 @@ class Transformer(nn.Module):
         tgt_packing: Packing,
         links: Links | None = None,
     ) -> LossSums:
-        """The loss of a packed batch of sentence pairs; see :class:`dstransformer.batching.PackedBatch`.
+        """The loss of a packed batch of sentence pairs; see :class:`dstransformer.data.batch.PackedBatch`.
 
         With R-Drop (Liang et al., 2021) a batch in training goes through the model twice, side by side, with different
         dropout masks. With guided alignment (Chen et al., 2016) a head learns the batch's links, with R-Drop in the

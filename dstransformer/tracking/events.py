@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dstransformer.config import Config
-from dstransformer.corpus import Manifest
+from dstransformer.data import Manifest
 from dstransformer.evaluation import Evaluation
 
 RunStatus = Literal["finished", "failed", "killed"]

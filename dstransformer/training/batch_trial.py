@@ -20,16 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from dstransformer.batching import Position, Update
-from dstransformer.batching.batch import pack_pairs
-from dstransformer.batching.plan import Lengths
+from dstransformer.data.batch import pack_pairs
+from dstransformer.data.loader import Position, Update
+from dstransformer.data.plan import Lengths, LengthSums
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.distributed.launcher import Processes, read_processes
 from dstransformer.distributed.world import PeerError, World, join_world
 from dstransformer.errors import DstError
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator
-from dstransformer.model import LengthSums
 from dstransformer.training.available_memory import (
     limit_own_memory,
     own_memory_left,

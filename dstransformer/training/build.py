@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dstransformer.batching.build import build_update_stream
-from dstransformer.checkpoints.manager import CheckpointManager
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator
 from dstransformer.tracking import Tracker
+from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.device_use import DeviceUse
 from dstransformer.training.early_stopping import EarlyStopping
 from dstransformer.training.engine import Engine
@@ -19,6 +18,7 @@ from dstransformer.training.metrics import CostMeter, TrainingMetrics
 from dstransformer.training.recovery import Recovery
 from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer
+from dstransformer.training.update_stream import build_update_stream
 
 
 def build_trainer(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from dstransformer.config import Config, Precision
+from dstransformer.data.plan import LengthSums
 from dstransformer.distributed.world import World
-from dstransformer.model import LengthSums, training_flops
+from dstransformer.model import training_flops
 from dstransformer.training.devices import datasheet_peak
 
 _GIB = 2**30

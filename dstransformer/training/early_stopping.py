@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dstransformer.checkpoints.format import EarlyStoppingState
 from dstransformer.config import ValidationConfig
 from dstransformer.evaluation import Evaluation
+from dstransformer.training.checkpoints.format import EarlyStoppingState
 
 
 class EarlyStopping:

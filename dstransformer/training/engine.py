@@ -14,13 +14,14 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from dstransformer.batching import Update, deal
-from dstransformer.checkpoints.format import EngineState, Snapshot
-from dstransformer.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
 from dstransformer.config import Config, offloads_optimizer, precision_of, zero_stage
+from dstransformer.data.loader import Update
+from dstransformer.data.plan import deal
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.errors import ConfigError
 from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer, zero_residual_branches
+from dstransformer.training.checkpoints.format import EngineState, Snapshot
+from dstransformer.training.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
 from dstransformer.training.muon import Muon
 from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer
 from dstransformer.training.partition import Partition

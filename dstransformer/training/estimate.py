@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from dstransformer.batching import Budget, Mixture, Planner, build_budget, build_planner, describe_augmentation
 from dstransformer.config import (
     BatchStage,
     Config,
@@ -20,8 +19,12 @@ from dstransformer.config import (
     precision_of,
     zero_stage,
 )
+from dstransformer.data.augment import describe_augmentation
+from dstransformer.data.budget import Budget, build_budget
+from dstransformer.data.mixture import Mixture
+from dstransformer.data.plan import LengthSums
+from dstransformer.data.windows import Planner, build_planner
 from dstransformer.model import (
-    LengthSums,
     activation_bytes,
     loss_bytes,
     parameter_count,

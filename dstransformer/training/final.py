@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.checkpoints.candidates import Candidates, Steps, prepare_candidates
 from dstransformer.config import Config
 from dstransformer.distributed.world import World
 from dstransformer.errors import StorageError
@@ -21,6 +20,7 @@ from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import open_bundle
 from dstransformer.tracking import BundleSaved, Message, Tracker
+from dstransformer.training.checkpoints.candidates import Candidates, Steps, prepare_candidates
 
 if TYPE_CHECKING:
     from torch import Tensor

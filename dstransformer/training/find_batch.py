@@ -23,7 +23,7 @@ from typing import IO, Any
 from dstransformer.distributed.launcher import Processes, check_launch
 from dstransformer.distributed.world import World, free_port, join_world, leave_world
 from dstransformer.errors import ConfigError, DstError, shown
-from dstransformer.terminal.command import stopped_by_signals
+from dstransformer.io.command import stopped_by_signals
 from dstransformer.training.batch_trial import CLOSE, Sizes, write_task
 from dstransformer.training.estimate import estimate, plan_warnings
 from dstransformer.training.micro_batches import choose_micro_batches

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import torch
 
-from dstransformer.batching import Update
-from dstransformer.checkpoints.format import Cost
 from dstransformer.config import Config
+from dstransformer.data.loader import Update
+from dstransformer.data.plan import LengthSums
 from dstransformer.distributed.world import World
-from dstransformer.model import LengthSums
+from dstransformer.training.checkpoints.format import Cost
 from dstransformer.training.device_use import DeviceUse, update_flops
 from dstransformer.training.engine import Engine, Step
 

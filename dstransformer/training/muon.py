@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dstransformer.checkpoints.shards import MOMENTUM
 from dstransformer.config import OptimizerConfig
 from dstransformer.distributed.world import World
 from dstransformer.model.transformer import FeedForward, MultiHeadAttention
+from dstransformer.training.checkpoints.shards import MOMENTUM
 from dstransformer.training.partition import Place
 
 #: Coefficients of an iteration, the number of iterations, and the least norm that is divided by (Jordan et al., 2024).

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dstransformer.checkpoints.format import LossScaleState
 from dstransformer.config import OptimizerConfig
-from dstransformer.terminal.command import stopped_by_signals
+from dstransformer.io.command import stopped_by_signals
+from dstransformer.training.checkpoints.format import LossScaleState
 
 #: DeepSpeed's values for keys that the ``fp16`` section leaves out.
 LOSS_SCALE_DEFAULTS = {

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dstransformer.checkpoints.shards import ADAM_MOMENTS, EMA, MUON_MOMENTS, WEIGHT, Shard, ShardReader
 from dstransformer.distributed.world import World
+from dstransformer.training.checkpoints.shards import ADAM_MOMENTS, EMA, MUON_MOMENTS, WEIGHT, Shard, ShardReader
 
 
 class Partition:

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.config import ModelConfig
-from dstransformer.corpus import Tokenizer
+from dstransformer.data import Tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import Bundle, open_bundle
+from dstransformer.training.checkpoints.format import Checkpoint
 
 #: Values of the section ``model`` that may differ from the bundle's, as the weights fit either way.
 FREE_KEYS = ("dropout", "attention_dropout", "activation_dropout")

@@ -13,14 +13,17 @@ from typing import Any
 import torch
 
 from dstransformer import __version__
-from dstransformer.batching import describe_augmentation, describe_mixture, describe_stages, is_windowed
-from dstransformer.checkpoints.format import Checkpoint
+from dstransformer.data.augment import describe_augmentation
+from dstransformer.data.budget import describe_stages
+from dstransformer.data.mixture import describe_mixture
+from dstransformer.data.windows import is_windowed
 from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation.task import Task
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import gpu_kernels_name, kernels_fingerprint, processor_name
 from dstransformer.tracking import RunStart, resolve_tracking_uri
+from dstransformer.training.checkpoints.format import Checkpoint
 from dstransformer.training.estimate import approximate_plan
 from dstransformer.training.setup import Setup, TrainRequest
 

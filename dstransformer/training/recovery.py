@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from dstransformer.batching import Update, deal
-from dstransformer.checkpoints.format import Checkpoint, RecoveryState, TrainState
-from dstransformer.checkpoints.manager import CheckpointManager
 from dstransformer.config import Precision, TrainingConfig
+from dstransformer.data.loader import Update
+from dstransformer.data.plan import deal
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError
 from dstransformer.tracking import NonfiniteUpdate, Rollback, Tracker
+from dstransformer.training.checkpoints.format import Checkpoint, RecoveryState, TrainState
+from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.engine import Step
 
 

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dstransformer.checkpoints.format import Checkpoint, Cost
-from dstransformer.checkpoints.resume import read_provenance, warn_if_hardware_differs, warn_if_layout_differs
 from dstransformer.config import load_config
 from dstransformer.distributed.launcher import Processes, check_launch
 from dstransformer.distributed.supervision.session import Session, supervise
@@ -19,6 +17,8 @@ from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
 from dstransformer.training.automatic import settle
+from dstransformer.training.checkpoints.format import Checkpoint, Cost
+from dstransformer.training.checkpoints.resume import read_provenance, warn_if_hardware_differs, warn_if_layout_differs
 from dstransformer.training.final import Choice, make_final_bundle
 from dstransformer.training.provenance import describe_provenance, describe_run, describe_start
 from dstransformer.training.setup import Setup, TrainRequest, check_setup, find_resume_checkpoint, resolve_setup

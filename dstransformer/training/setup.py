@@ -11,19 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dstransformer.batching import (
-    SUGGESTED_WINDOW,
-    Mixture,
-    build_budget,
-    build_mixture,
-    check_split,
-    plan_memory,
-)
-from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
-from dstransformer.checkpoints.format import Checkpoint, TrainState, read_checkpoint
-from dstransformer.checkpoints.resume import find_checkpoint
 from dstransformer.config import Config, ModelConfig, Precision, compose, load_config, precision_of, zero_stage
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.budget import build_budget
+from dstransformer.data.mixture import Mixture, build_mixture
+from dstransformer.data.windows import SUGGESTED_WINDOW, check_split, plan_memory
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError, counted, shown
@@ -31,6 +23,9 @@ from dstransformer.evaluation.task import Task
 from dstransformer.io.output_folders import check_run_folder
 from dstransformer.model import DTYPES, check_backend, open_bundle, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
+from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.format import Checkpoint, TrainState, read_checkpoint
+from dstransformer.training.checkpoints.resume import find_checkpoint
 from dstransformer.training.pretrained import Pretrained, check_pretrained, open_pretrained
 from dstransformer.training.schedule import describe_jump
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from dstransformer.batching import Update
-from dstransformer.batching.build import UpdateStream
-from dstransformer.checkpoints.format import Checkpoint, TrainState
-from dstransformer.checkpoints.manager import CheckpointManager
 from dstransformer.config import Config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.loader import Update
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import DivergedError
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.validation import Validator
 from dstransformer.tracking import CostTotal, EvaluationDone, Message, Tracker, TrainingProgress, UpdateDone
+from dstransformer.training.checkpoints.format import Checkpoint, TrainState
+from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.early_stopping import EarlyStopping
 from dstransformer.training.engine import Engine, Step
 from dstransformer.training.metrics import CostMeter, TrainingMetrics
 from dstransformer.training.recovery import Recovery
+from dstransformer.training.update_stream import UpdateStream
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dstransformer.corpus.alignment import parse_links
+from dstransformer.data.alignment import parse_links
 from dstransformer.errors import DataError
+from dstransformer.io.command import exit_on_sigterm, run_guarded
 from dstransformer.io.text import iter_lines, writing_files, writing_lines
-from dstransformer.terminal.command import exit_on_sigterm, run_guarded
 
 #: Where the pairs stand that the aligner reads, and the links that it writes, beside the alignments.
 FILES = {"src": "to_align.src", "tgt": "to_align.tgt", "out": "to_align.links"}

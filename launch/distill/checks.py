@@ -77,7 +77,7 @@ def _opened(path: Path, role: str, src: str, tgt: str) -> Bundle:
 
 
 def _check_corpus(path: Path, src: str, tgt: str) -> None:
-    from dstransformer.corpus import Corpus
+    from dstransformer.data import Corpus
 
     manifest = Corpus.open(path, verify=False).manifest
     _check_direction(f"teacher.corpus: {path}", (manifest.src_lang, manifest.tgt_lang), (src, tgt))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distill.settings import TEACHER, Settings
 
-from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 from distill.chain import chains, costs
 
 from dstransformer.config import load_config
+from dstransformer.io.command import run_guarded
 from dstransformer.io.files import replace_file
 from dstransformer.io.json_text import read_json
-from dstransformer.terminal.command import run_guarded
 from dstransformer.tracking import RunGroup
 
 #: 2: the chains, the costs and what is shipped; ``bytes`` and ``speed`` name ``student.ct2`` instead of

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dstransformer.io.command import run_guarded
 from dstransformer.io.files import replace_file, replace_folder
-from dstransformer.terminal.command import run_guarded
 
 FORMAT_VERSION = 1
 

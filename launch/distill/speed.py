@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from dstransformer.terminal.command import run_guarded
+from dstransformer.io.command import run_guarded
 
 #: Sentences that are translated before the clock starts.
 WARM_UP = 20
@@ -29,7 +29,7 @@ def main() -> int:
     import torch
 
     from dstransformer.decoding import Translator
-    from dstransformer.export.ct2_engine import open_ct2
+    from dstransformer.exchange.ct2_engine import open_ct2
     from dstransformer.io.products import is_ct2_export
     from dstransformer.io.text import iter_lines
 

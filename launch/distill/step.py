@@ -23,9 +23,9 @@ from pathlib import Path
 from types import FrameType
 
 from dstransformer.errors import DataError, DstError
+from dstransformer.io.command import run_guarded
 from dstransformer.io.files import file_sha256, replace_file, replacing
 from dstransformer.io.json_text import read_record
-from dstransformer.terminal.command import run_guarded
 
 FORMAT_VERSION = 1
 

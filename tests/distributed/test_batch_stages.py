@@ -11,7 +11,7 @@ import torch
 from support.processes.ranks import run_ranks
 from support.training.runs import losses
 
-from dstransformer.checkpoints.format import read_checkpoint
+from dstransformer.training.checkpoints.format import read_checkpoint
 
 WORKER = Path(__file__).with_name("worker.py")
 SAVED_AT, UPDATES = 10, 24

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.processes.ranks import run_ranks
 
-from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.model import open_bundle
+from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
 WORKER = Path(__file__).with_name("worker.py")
 COMMON = ["training.max_updates=10", "training.skip_budget=2", "checkpoint.every_updates=3", "checkpoint.keep_last=9"]
@@ -84,8 +84,10 @@ def test_training_goes_back_and_on_with_the_data_after(runs: Path, layout: str) 
 
 @pytest.mark.slow
 def test_the_sentences_of_bad_updates_are_the_plans(runs: Path, toy_corpus: Path) -> None:
-    from dstransformer.batching import build_budget, plan_epoch, training_lengths
-    from dstransformer.corpus import Corpus
+    from dstransformer.data import Corpus
+    from dstransformer.data.budget import build_budget
+    from dstransformer.data.plan import plan_epoch
+    from dstransformer.data.windows import training_lengths
 
     run = runs / LAYOUTS[0]
     config = open_bundle(run / "checkpoints" / "step-00000003" / "bundle").training_config()

@@ -12,9 +12,9 @@ import torch
 from support.processes.ranks import run_ranks
 from support.training.runs import TINY
 
-from dstransformer.batching import build_batch
 from dstransformer.config import load_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.batch import build_batch
 from dstransformer.model import Transformer
 from dstransformer.model.ops import int8_values
 

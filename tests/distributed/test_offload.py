@@ -16,7 +16,7 @@ from support.processes.launching import finish, forked, wait_until
 from support.processes.ranks import run_ranks
 from support.training.runs import TINY
 
-from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
+from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 

@@ -10,8 +10,8 @@ import pytest
 from support.processes.ranks import run_ranks
 from support.tiers import combinations
 
-from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.model import open_bundle
+from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
 WORKER = Path(__file__).with_name("worker.py")
 LAYOUTS = [f"zero{stage}-{precision}" for stage in range(4) for precision in ("fp32", "bf16", "fp16")]

@@ -13,7 +13,7 @@ from support.models.numerics import LAYOUT_TOLERANCE
 from support.processes.ranks import run_ranks
 from support.tiers import combinations, mark_others
 
-from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
+from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
 WORKER = Path(__file__).with_name("worker.py")
 RANKS, STAGES, PRECISIONS = (1, 2, 4), (0, 1, 2, 3), ("fp32", "bf16", "fp16")

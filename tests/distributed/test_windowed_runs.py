@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.processes.ranks import run_ranks
 
-from dstransformer.checkpoints.format import read_checkpoint
+from dstransformer.training.checkpoints.format import read_checkpoint
 
 WORKER = Path(__file__).with_name("worker.py")
 SAVED_AT, UPDATES = 13, 24

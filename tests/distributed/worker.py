@@ -28,10 +28,9 @@ from unittest import mock
 import torch
 from support.training.runs import TINY
 
-from dstransformer.batching import Update
-from dstransformer.checkpoints.format import read_checkpoint
 from dstransformer.config import compose, load_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.loader import Update
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
@@ -39,6 +38,7 @@ from dstransformer.errors import DivergedError
 from dstransformer.tracking import MetricsLog, NullTracker, RunStart, Tracker
 from dstransformer.training import engine as engine_module
 from dstransformer.training.build import build_trainer
+from dstransformer.training.checkpoints.format import read_checkpoint
 from dstransformer.training.engine import Step
 from dstransformer.training.final import make_final_bundle
 from dstransformer.training.setup import Setup

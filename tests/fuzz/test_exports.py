@@ -8,8 +8,8 @@ import pytest
 from support.faults.fuzzing import Target, fuzz, inputs_for_each
 from support.services.serving import save_small_bundle
 
-from dstransformer.export.ct2 import write_ct2
-from dstransformer.export.ct2_engine import open_ct2
+from dstransformer.exchange.ct2 import write_ct2
+from dstransformer.exchange.ct2_engine import open_ct2
 from dstransformer.model import open_bundle
 
 

@@ -36,31 +36,31 @@ from data_prep.stages.read import Read
 from data_prep.store.chunks import write_chunk
 from data_prep.store.pairs import PairsWriter, count_pairs, iter_pairs
 from data_prep.store.workspace import StageRecord, Workspace
-from dstransformer.checkpoints.following import Results
-from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
-from dstransformer.checkpoints.listing import describe_checkpoints, list_checkpoints
-from dstransformer.checkpoints.shards import ADAM_MOMENTS, WEIGHT, ShardReader
 from dstransformer.config import compose, load_config, read_config
-from dstransformer.corpus import Corpus, Tokenizer
+from dstransformer.data import Corpus, Tokenizer
 from dstransformer.decoding.parts import _read_job
 from dstransformer.evaluation.published_sets import published_test_set
-from dstransformer.evaluation.reranking import iter_nbest
-from dstransformer.importing.eole import import_eole
+from dstransformer.exchange.eole import import_eole
+from dstransformer.extras.paper.table2 import format_table, read_run
+from dstransformer.extras.paper.table3_rows import Table, read_table
+from dstransformer.extras.rerank.reranking import iter_nbest
 from dstransformer.io.files import file_sha256
 from dstransformer.io.products import product_of
+from dstransformer.io.progress import LineProgress
 from dstransformer.io.text import iter_lines
 from dstransformer.model import open_bundle
-from dstransformer.paper.table2 import format_table, read_run
-from dstransformer.paper.table3_rows import Table, read_table
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import normalise, read_trees
-from dstransformer.terminal.progress import LineProgress
 from dstransformer.tracking.metrics_log import first_time, last_time, read_records
 from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import Outbox, logged_metrics
 from dstransformer.tracking.mlflow.run_group import is_group
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
 from dstransformer.tracking.plot import read_runs
+from dstransformer.training.checkpoints.following import Results
+from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
+from dstransformer.training.checkpoints.listing import describe_checkpoints, list_checkpoints
+from dstransformer.training.checkpoints.shards import ADAM_MOMENTS, WEIGHT, ShardReader
 
 STORED = Path(__file__).parents[1] / "data" / "formats"
 STEP = "checkpoints/step-00000004"

@@ -13,12 +13,12 @@ from support.faults.fuzzing import Target, fuzz, inputs_for_each
 from support.services.serving import save_small_bundle
 
 from dstransformer.decoding import Translator
+from dstransformer.extras.serving.app import build_app
+from dstransformer.extras.serving.guard import Guard
+from dstransformer.extras.serving.limits import Limits, fit_to_model
+from dstransformer.extras.serving.loaded_model import LoadedModel
+from dstransformer.extras.serving.service import Service
 from dstransformer.model import open_bundle
-from dstransformer.serving.app import build_app
-from dstransformer.serving.guard import Guard
-from dstransformer.serving.limits import Limits, fit_to_model
-from dstransformer.serving.loaded_model import LoadedModel
-from dstransformer.serving.service import Service
 
 #: 500 is missing: an internal error.
 EXPECTED = (200, 400, 408, 413, 415, 422, 503, 504)

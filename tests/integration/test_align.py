@@ -12,7 +12,7 @@ from support.training.trained import trained_bundle
 
 from data_prep.cli import main as prep
 from dstransformer.cli import main
-from dstransformer.corpus import Direction
+from dstransformer.data import Direction
 from dstransformer.decoding.aligner import Aligner
 from dstransformer.errors import DataError
 from dstransformer.model import open_bundle

@@ -14,7 +14,7 @@ from support.services.serving import serving
 from support.training.runs import TINY
 
 from dstransformer.cli import main
-from dstransformer.corpus import Direction
+from dstransformer.data import Direction
 from dstransformer.decoding import Translator
 from dstransformer.decoding.commands import load_translator
 from dstransformer.errors import UserError

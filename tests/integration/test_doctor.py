@@ -332,7 +332,7 @@ def test_what_is_no_run_is_the_users_mistake(tmp_path: Path) -> None:
 
 
 def test_a_clock_of_long_ago_is_found() -> None:
-    from dstransformer.doctor.machine import check_clock
+    from dstransformer.extras.doctor.machine import check_clock
 
     (finding,) = check_clock(86400.0)
     assert (finding.level, finding.advice) == ("FAULT", "set it by NTP")

@@ -14,7 +14,7 @@ from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst, wait_until
 from support.training.runs import TINY
 
-from dstransformer.checkpoints.format import EarlyStoppingState, read_checkpoint
+from dstransformer.training.checkpoints.format import EarlyStoppingState, read_checkpoint
 
 #: A checkpoint every second update; the warm-up ends with the sixth update.
 SHORT = ["training.max_updates=8", "checkpoint.every_updates=2", "checkpoint.keep_last=4", "schedule.warmup_steps=6"]

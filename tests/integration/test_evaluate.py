@@ -15,7 +15,7 @@ from support.processes.launching import finish, forked, run_dst, wait_until
 from support.services.mlflow_runs import send_rest
 from support.training.runs import train_options
 
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 
 
 @pytest.fixture(scope="module")

@@ -29,18 +29,20 @@ from support.training.runs import losses
 
 from data_prep.cli.page import render_report
 from data_prep.cli.verify import check_held_out, check_tags
-from dstransformer.batching import build_budget, plan_epoch, training_lengths
-from dstransformer.batching.links import LinkReader
-from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.budget import build_budget
+from dstransformer.data.links import LinkReader
+from dstransformer.data.plan import LengthSums, plan_epoch
+from dstransformer.data.windows import training_lengths
 from dstransformer.decoding import Translator
 from dstransformer.decoding.scoring import Scorer
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.export.ct2_engine import open_ct2
-from dstransformer.export.hf import WEIGHTS, export_hf
-from dstransformer.importing.marian import import_marian
-from dstransformer.model import LengthSums, open_bundle, training_flops
-from dstransformer.reproduction import record
+from dstransformer.exchange.ct2_engine import open_ct2
+from dstransformer.exchange.hf_export import WEIGHTS, export_hf
+from dstransformer.exchange.marian_import import import_marian
+from dstransformer.extras.reproduction import record
+from dstransformer.model import open_bundle, training_flops
+from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "1"
 CURRENT = STORED.parent / "3" / "run"

@@ -11,7 +11,7 @@ from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst
 from support.training.runs import train_options
 
-from dstransformer.checkpoints.format import read_checkpoint
+from dstransformer.training.checkpoints.format import read_checkpoint
 
 #: Words of a made-up grammar in English, Japanese, Arabic and Chinese; a sentence is subject, object and verb.
 SUBJECTS = (

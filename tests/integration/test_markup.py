@@ -14,9 +14,9 @@ from support.services.serving import serving
 from support.training.trained import trained_bundle
 
 from dstransformer.cli import main
-from dstransformer.corpus.alignment import Link, format_links, parse_links
-from dstransformer.corpus.markup import parse_markup
-from dstransformer.corpus.tag_placement import place_tags
+from dstransformer.data.alignment import Link, format_links, parse_links
+from dstransformer.data.markup import parse_markup
+from dstransformer.data.tag_placement import place_tags
 from dstransformer.decoding import Translator
 from dstransformer.decoding.aligner import Aligner
 

@@ -18,7 +18,7 @@ from support.processes.forks import REPOSITORY
 from support.processes.launching import run_command
 
 from data_prep.cli import main
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 
 SHARED_DATA = Path(os.environ.get("DST_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
 MULTI30K = SHARED_DATA / "multi30k"

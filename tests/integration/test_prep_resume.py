@@ -17,8 +17,8 @@ from support.processes.launching import HANG_SECONDS, finish, run_command, start
 from data_prep.build import STAGES
 from data_prep.cli import main
 from data_prep.store.workspace import open_workspace
-from dstransformer.corpus import Corpus
-from dstransformer.terminal.progress import LineProgress
+from dstransformer.data import Corpus
+from dstransformer.io.progress import LineProgress
 
 
 def wait_for(stage: Path, process: subprocess.Popen[str]) -> None:

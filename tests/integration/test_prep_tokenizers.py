@@ -10,7 +10,7 @@ from support.data.prep import WriteText, build, without_vocab
 from support.processes.launching import run_dst
 from support.training.runs import TINY
 
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 
 TINY = [*TINY, "training.max_updates=6", "checkpoint.every_updates=6"]
 

@@ -19,9 +19,9 @@ from support.training.runs import train_options
 from dstransformer.cli.program import run as dst
 from dstransformer.config import load_config
 from dstransformer.errors import DataError
-from dstransformer.reproduction import record as records
-from dstransformer.reproduction.record import Record
-from dstransformer.reproduction.reproduce import _compare_training, _is_finished
+from dstransformer.extras.reproduction import record as records
+from dstransformer.extras.reproduction.record import Record
+from dstransformer.extras.reproduction.reproduce import _compare_training, _is_finished
 
 
 @pytest.fixture(scope="module")

@@ -17,18 +17,18 @@ from support.processes.launching import run_dst
 from support.training.runs import TINY
 from support.training.trained import trained_bundle
 
-from dstransformer.batching import BpeDropout
-from dstransformer.checkpoints.averaging import average_run
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.subwords import BpeDropout
 from dstransformer.decoding import Translator
 from dstransformer.decoding.scoring import Scorer
 from dstransformer.errors import DataError
-from dstransformer.export.ct2 import export_ct2
-from dstransformer.export.ct2_engine import open_ct2
-from dstransformer.export.hf import export_hf
-from dstransformer.export.pyfunc import _load_pyfunc
+from dstransformer.exchange.ct2 import export_ct2
+from dstransformer.exchange.ct2_engine import open_ct2
+from dstransformer.exchange.hf_export import export_hf
+from dstransformer.exchange.pyfunc import _load_pyfunc
+from dstransformer.extras.serving.loaded_model import word_attention
 from dstransformer.model import Bundle, open_bundle
-from dstransformer.serving.loaded_model import word_attention
+from dstransformer.training.checkpoints.averaging import average_run
 
 UPDATES = [*TINY, "training.max_updates=20", "checkpoint.every_updates=10", "checkpoint.average_last=2"]
 TIED = "model.tie_embeddings=target"

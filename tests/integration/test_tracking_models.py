@@ -31,7 +31,7 @@ from support.services.mlflow_runs import (
 from support.services.mlflow_server import evaluation_of, make_start
 from support.training.runs import train_options
 
-from dstransformer.corpus import InputFile, PartInfo, SourceInfo
+from dstransformer.data import InputFile, PartInfo, SourceInfo
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError
 from dstransformer.evaluation import Evaluation

@@ -18,8 +18,8 @@ from support.services.mlflow_server import MlflowServer
 from support.training.runs import train_options
 
 from benchmarks.resilience.proxy import Fault, Proxy
-from dstransformer.checkpoints.following import is_finished
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.training.checkpoints.following import is_finished
 
 pytestmark = [pytest.mark.usefixtures("patience"), pytest.mark.slow]
 

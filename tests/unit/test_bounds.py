@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from support.data.corpora import Rows, write_corpus
 
-from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.config.yaml_text import MAX_BYTES, parse_yaml
-from dstransformer.corpus import Corpus, Tokenizer, tokenizer
+from dstransformer.data import Corpus, Tokenizer, tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.io.files import file_sha256, path_inside
 from dstransformer.io.text import MAX_LINE_BYTES, iter_arriving, iter_lines
 from dstransformer.model import open_bundle
+from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "3" / "run"
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11])]

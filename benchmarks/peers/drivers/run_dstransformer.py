@@ -23,8 +23,8 @@ import psutil
 from benchmarks.lib.machine import ROOT
 from benchmarks.lib.processes import free_port
 from benchmarks.peers.drivers.harness import MIN_UPDATES, Measurement, Request, warmed_up
-from dstransformer.checkpoints.averaging import average_run
-from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.averaging import average_run
+from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 
 #: Micro-batches of an update that a rank computes; one is the fastest where the memory allows it, as on a CPU.
 ACCUMULATION = 1

@@ -20,9 +20,9 @@ from benchmarks.resilience.faults.disk import Disk
 from benchmarks.resilience.faults.jobs import DEEPSPEED, PLAIN, TORCHRUN, Job
 from benchmarks.resilience.faults.plan import ASKS, DAMAGE, DISK, SAVE_EVERY, START, VALIDATE_EVERY, Case, Fault
 from benchmarks.resilience.faults.watching import Progress, wait_for_moment
-from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.distributed.supervision.rank_log import STATUS_NAME
 from dstransformer.errors import DataError
+from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
 STOPPED = 143
 

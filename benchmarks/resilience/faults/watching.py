@@ -21,8 +21,8 @@ from benchmarks.resilience.faults.plan import (
     Case,
     Fault,
 )
-from dstransformer.checkpoints.following import is_finished
 from dstransformer.errors import DataError
+from dstransformer.training.checkpoints.following import is_finished
 
 #: Seconds that a fault may wait within a moment; the moments of a tiny model last about as long.
 _WITHIN = {UPDATE: 0.1, CHECKPOINT: 0.05, RENAME: 0.003, VALIDATION: 0.05, END: 1.0}

@@ -12,7 +12,7 @@ from typing import Any
 
 from dstransformer import __version__
 from dstransformer.config import Config, dump_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError
 from dstransformer.io.files import hold_lock, replace_file, storage_errors

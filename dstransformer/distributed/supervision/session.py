@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dstransformer.config import Config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.failure_detection import Limits
 from dstransformer.distributed.supervision.heartbeat import EXIT_STATUS, HeartbeatMonitor, prepare_logs

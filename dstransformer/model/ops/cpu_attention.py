@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dstransformer.data.packing import Packing
 from dstransformer.model.ops.library import call, empty_fp32
 from dstransformer.model.ops.reference import HeadShape
-from dstransformer.model.packing import Packing
 
 
 def attention(

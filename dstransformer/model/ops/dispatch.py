@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from dstransformer.config import Activation
+from dstransformer.data.packing import Packing
 from dstransformer.model.ops import cpu_attention, cpu_products, cpu_rows, gpu_library, reference, varlen
 from dstransformer.model.ops.caches import Caches, PackedCaches, PaddedCaches
 from dstransformer.model.ops.library import LANES, can_compute
 from dstransformer.model.ops.reference import HeadShape
 from dstransformer.model.ops.rounding import rounded
 from dstransformer.model.ops.varlen import Backend
-from dstransformer.model.packing import Packing
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: Activation | None = None) -> Tensor:

@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from dstransformer.config import Activation
+from dstransformer.data.packing import Packing, fill_rows
 from dstransformer.model.ops.rounding import copy_or_weight, rounded
-from dstransformer.model.packing import Packing, fill_rows
 
 #: The activations: ``max(0, x)``, ``x sigmoid(x)``, and ``x Phi(x)`` with the distribution function of the normal
 #: distribution itself, not its approximation by ``tanh``.

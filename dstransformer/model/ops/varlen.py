@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dstransformer.config import ModelConfig
+from dstransformer.data.packing import Packing
 from dstransformer.errors import ConfigError
 from dstransformer.model.ops.reference import HeadShape, split_projections
-from dstransformer.model.packing import Packing
 
 Backend = Literal["auto", "varlen", "padded"]
 

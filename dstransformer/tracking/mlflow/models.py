@@ -47,7 +47,7 @@ SCORE_TAG = "score"  # of a bundle: the name of the metric that ranks it
 SIGNATURE_TAG = "signature."  # with the name of a metric after it
 
 BUNDLE_FOLDER = "bundle"
-LOADER_MODULE = "dstransformer.export.pyfunc"
+LOADER_MODULE = "dstransformer.exchange.pyfunc"
 
 #: What the loader and the model import. This package itself is not on an index: its code travels with the model.
 REQUIREMENTS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.config import MixtureStage
-from dstransformer.corpus import Direction, Manifest, PartInfo, SourceInfo
+from dstransformer.data import Direction, Manifest, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.json_text import read_json
@@ -301,7 +301,8 @@ def _format_members(bundle: Path) -> str:
 
 
 def _format_facts(run: RunStart, run_folder: Path) -> str:
-    from dstransformer.batching import describe_augmentation, describe_mixture  # imports PyTorch
+    from dstransformer.data.augment import describe_augmentation
+    from dstransformer.data.mixture import describe_mixture  # imports PyTorch
 
     model, manifest, tags = run.config.model, run.manifest, dict(run.tags)
     host = tags.pop("host", "")

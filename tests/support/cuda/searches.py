@@ -76,9 +76,10 @@ def _run(preset: str, sentences: int, vocabulary: int, recorder: Any) -> Recorde
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from dstransformer.config import load_config
+    from dstransformer.data.packing import Packing
     from dstransformer.decoding import Ensemble, beam, beam_search
     from dstransformer.decoding.batch_size import SearchMemory
-    from dstransformer.model import Packing, Transformer
+    from dstransformer.model import Transformer
 
     config = load_config(preset, [f"decoding.max_extra_tokens={LIMIT - SRC_TOKENS}"])
     real = Packing.from_lengths([SRC_TOKENS] * sentences)

@@ -119,8 +119,8 @@ def _run(layout: Layout, recorder: Any) -> Recorded:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from benchmarks.gpu.text import build_updates
-    from dstransformer.batching import build_budget
     from dstransformer.config import compose, load_config
+    from dstransformer.data.budget import build_budget
     from dstransformer.distributed.launcher import Processes
     from dstransformer.distributed.world import World
     from dstransformer.training.engine import Engine
@@ -156,8 +156,9 @@ def _own_share(update: Any, world_size: int, mode: Any) -> Any:
     """The part of an update that rank 0 computes, as fake tensors in CPU memory."""
     from dataclasses import replace
 
-    from dstransformer.batching import PackedBatch, deal
-    from dstransformer.model import Packing
+    from dstransformer.data.batch import PackedBatch
+    from dstransformer.data.packing import Packing
+    from dstransformer.data.plan import deal
 
     def fake_packing(packing: Packing) -> Packing:
         return Packing(mode.from_tensor(packing.cu), packing.max_len, packing.tokens)

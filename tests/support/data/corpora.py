@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import sentencepiece
 
-from dstransformer.corpus import (
+from dstransformer.data import (
     FORMAT_VERSION,
     CleaningReport,
     Corpus,

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig, MarianMTModel
 
-from dstransformer.export.hf import export_hf
+from dstransformer.exchange.hf_export import export_hf
 from dstransformer.model import open_bundle
 from support.data.corpora import TEXT, train_model
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dstransformer.config import ModelConfig, load_config
-from dstransformer.model import Packing, Transformer
+from dstransformer.data.packing import Packing
+from dstransformer.model import Transformer
 
 VOCAB = 40
 

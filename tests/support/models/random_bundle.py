@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dstransformer.config import load_config
-from dstransformer.corpus import Tokenizer
+from dstransformer.data import Tokenizer
 from dstransformer.model import Transformer, save_bundle
 from support.data.corpora import train_model
 

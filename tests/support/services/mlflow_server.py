@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dstransformer.config import Config, load_config
-from dstransformer.corpus import (
+from dstransformer.data import (
     FORMAT_VERSION,
     CleaningReport,
     LengthStats,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dstransformer.batching.batch import build_batch
-from dstransformer.batching.links import LinkReader
 from dstransformer.config import Config, load_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.batch import build_batch
+from dstransformer.data.links import LinkReader
 from dstransformer.model import Transformer, save_bundle
 from support.models.packed import tiny_config
 

@@ -18,9 +18,8 @@ import data_prep.cli.commands
 import dstransformer.cli.program
 from dstransformer.cli import main
 from dstransformer.cli.options import split_values
-from dstransformer.cli.program import COMMANDS
 from dstransformer.errors import DataError
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm, run_guarded
+from dstransformer.io.command import CommandParser, exit_on_sigterm, run_guarded
 
 
 @pytest.mark.parametrize("arguments", [
@@ -108,10 +107,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"dst {dstransformer.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["", *(module.__name__.rpartition(".")[2].removesuffix("_model").replace("_", "-") for module in COMMANDS)],
-)
+@pytest.mark.parametrize("command", ["", *dstransformer.cli.program.build_parser().commands])
 def test_every_option_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"] if command else ["--help"])

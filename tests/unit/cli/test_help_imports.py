@@ -18,7 +18,7 @@ print(json.dumps([printed.getvalue(), sorted(set(sys.modules) - before)]))
 
 #: What the parsers consist of.
 PARSERS = (
-    "dstransformer.cli", "dstransformer.errors", "dstransformer.terminal", "dstransformer.terminal.command",
+    "dstransformer.cli", "dstransformer.errors", "dstransformer.terminal", "dstransformer.io.command",
     "dstransformer.training", "dstransformer.training.devices", "data_prep", "data_prep.cli", "data_prep.cli.commands",
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import yaml
 from support.data.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
 
 from data_prep.cli import main
-from dstransformer.corpus import Corpus, Direction
+from dstransformer.data import Corpus, Direction
 
 RUSSIAN = "старый новый красный дом кот собака видит одна"
 

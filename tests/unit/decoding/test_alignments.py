@@ -9,9 +9,9 @@ import re
 import pytest
 from support.data.corpora import TEXT
 
-from dstransformer.corpus import Direction
-from dstransformer.corpus.alignment import Link
-from dstransformer.corpus.directions import Tags
+from dstransformer.data import Direction
+from dstransformer.data.alignment import Link
+from dstransformer.data.directions import Tags
 from dstransformer.decoding import Output, Sampling, Translator
 from dstransformer.decoding.outputs import join_outputs
 from dstransformer.errors import ConfigError, DataError

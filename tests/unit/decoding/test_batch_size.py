@@ -10,9 +10,9 @@ import pytest
 import torch
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 
-from dstransformer.batching import plan_batches
 from dstransformer.config import load_config
-from dstransformer.corpus import EOS_ID
+from dstransformer.data import EOS_ID
+from dstransformer.data.plan import plan_batches
 from dstransformer.decoding import Ensemble, beam, beam_search
 from dstransformer.decoding.batch_size import MEMORY_SHARE, SearchMemory
 from dstransformer.decoding.devices import decode_in_memory

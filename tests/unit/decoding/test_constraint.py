@@ -13,7 +13,7 @@ from support.models.packed import model_logits, pack, tiny_config
 from torch import Tensor
 
 from dstransformer.config import DecodingConfig
-from dstransformer.corpus import BOS_ID, EOS_ID
+from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.decoding import Ensemble, Hypothesis, beam_search, length_penalty
 from dstransformer.decoding.constraint import MAX_DEPTH, SymbolTable, TreeConstraint
 from dstransformer.model import Transformer

@@ -10,7 +10,7 @@ import pytest
 from support.data.corpora import TEXT, small_tokenizer, train_model
 
 from dstransformer.config import Config
-from dstransformer.corpus import Tokenizer
+from dstransformer.data import Tokenizer
 from dstransformer.decoding import Output, Sampling, Translator
 from dstransformer.decoding.commands import load_translator
 from dstransformer.decoding.formats import Request

@@ -10,15 +10,15 @@ from support.data.corpora import TEXT
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 from support.models.random_bundle import random_bundle
 
-from dstransformer.batching.batch import pack_pairs
 from dstransformer.config import load_config
+from dstransformer.data.batch import pack_pairs
 from dstransformer.decoding import Translator
 from dstransformer.decoding.aligner import Aligner
 from dstransformer.decoding.scoring import Scorer, join_sentences
 from dstransformer.errors import ConfigError
+from dstransformer.extras.paper.attention import read_weights
+from dstransformer.extras.serving.loaded_model import word_attention
 from dstransformer.model import Transformer
-from dstransformer.paper.attention import read_weights
-from dstransformer.serving.loaded_model import word_attention
 
 PAIRS = draw_pairs(((5, 7), (2, 3), (9, 2)))
 

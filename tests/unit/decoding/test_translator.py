@@ -11,12 +11,13 @@ from support.data.corpora import TEXT, small_tokenizer
 from support.models.packed import pack
 
 from dstransformer.config import Config
-from dstransformer.corpus import EOS_ID
+from dstransformer.data import EOS_ID
+from dstransformer.data.packing import Packing
 from dstransformer.decoding import Ensemble, Output, Sampling, TorchEngine, Translator, beam_search
 from dstransformer.decoding import engine as engine_module
 from dstransformer.decoding.devices import choose_device, memory_errors
 from dstransformer.errors import ConfigError, DataError, DstError
-from dstransformer.model import Packing, Transformer
+from dstransformer.model import Transformer
 
 SENTENCES = [TEXT[0], "", "dog", *TEXT[1:], "   ", "The lazy dog jumps.", "fox fox fox"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.corpus.alignment import ReferenceAlignment
+from dstransformer.data.alignment import ReferenceAlignment
 from dstransformer.errors import DataError, UserError
 from dstransformer.evaluation.alignment import AlignmentScore, read_references, score_alignments
 

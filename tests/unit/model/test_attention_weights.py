@@ -10,7 +10,8 @@ from support.models.attention import random_model
 from support.models.packed import VOCAB, draw_pairs, model_logits, tiny_config
 from torch import Tensor
 
-from dstransformer.model import AttentionWeights, Packing, Transformer, attention_weights
+from dstransformer.data.packing import Packing
+from dstransformer.model import AttentionWeights, Transformer, attention_weights
 from dstransformer.model.attention_weights import record_projections, softmax_weights
 from dstransformer.model.transformer import MultiHeadAttention
 

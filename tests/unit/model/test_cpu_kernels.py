@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dstransformer.config import load_config
+from dstransformer.data.packing import Packing, fill_rows
 from dstransformer.decoding import Ensemble, Hypothesis, beam_search
-from dstransformer.model import Packing, Transformer, ops
+from dstransformer.model import Transformer, ops
 from dstransformer.model.ops import cpu_attention, cpu_rows, library
-from dstransformer.model.packing import fill_rows
 
 from_lengths = Packing.from_lengths
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dstransformer.config import Activation
-from dstransformer.model import Packing, Transformer, ops
+from dstransformer.data.packing import Packing
+from dstransformer.model import Transformer, ops
 from dstransformer.model.ops import cpu_products, library, reference
 
 

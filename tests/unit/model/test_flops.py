@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dstransformer.batching import pack_pairs
 from dstransformer.config import ModelConfig, load_config
-from dstransformer.model import LengthSums, Transformer, training_flops
+from dstransformer.data.batch import pack_pairs
+from dstransformer.data.plan import LengthSums
+from dstransformer.model import Transformer, training_flops
 
 VOCABULARY = 50
 SENTENCES = 8

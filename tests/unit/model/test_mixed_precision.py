@@ -11,7 +11,8 @@ from support.models.packed import tiny_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dstransformer.model import Packing, RoundedWeights, Transformer
+from dstransformer.data.packing import Packing
+from dstransformer.model import RoundedWeights, Transformer
 from dstransformer.model.ops import reference
 
 VOCAB = 40

@@ -8,7 +8,8 @@ from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 from torch import Tensor
 from torch.nn import functional as F
 
-from dstransformer.model import Packing, Transformer
+from dstransformer.data.packing import Packing
+from dstransformer.model import Transformer
 from dstransformer.model import loss as loss_module
 from dstransformer.model.loss import r_drop_cross_entropy, smoothed_cross_entropy
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dstransformer.config import Activation
-from dstransformer.model import Packing
+from dstransformer.data.packing import Packing
 from dstransformer.model.ops import reference
 from dstransformer.model.ops.reference import HeadShape
 

@@ -10,7 +10,7 @@ import torch
 from support.models.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
 from torch import Tensor, nn
 
-from dstransformer.corpus import BOS_ID
+from dstransformer.data import BOS_ID
 from dstransformer.model import IncrementalDecoder, Transformer
 
 #: ``x sigmoid(x)``, and ``x Phi(x)`` with the normal distribution function.

@@ -18,7 +18,7 @@ from support.services.mlflow_server import evaluation_of, make_manifest, make_st
 from dstransformer.config import load_config
 from dstransformer.errors import ConfigError, DataError, UserError
 from dstransformer.evaluation import Sample
-from dstransformer.export.pyfunc import BundleModel
+from dstransformer.exchange.pyfunc import BundleModel
 from dstransformer.io.files import hold_lock
 from dstransformer.tracking import (
     BundleSaved,

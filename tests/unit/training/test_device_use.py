@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from dstransformer.config import Precision, load_config
-from dstransformer.model import LengthSums, training_flops
+from dstransformer.data.plan import LengthSums
+from dstransformer.model import training_flops
 from dstransformer.training.device_use import DeviceUse
 
 CONFIG = load_config("base")

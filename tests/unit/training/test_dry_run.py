@@ -11,15 +11,15 @@ import torch
 from support.data.corpora import write_corpus
 from support.training.runs import TINY
 
-from dstransformer.batching import Position
-from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
-from dstransformer.checkpoints.format import TrainState
 from dstransformer.cli import main
 from dstransformer.config import load_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.loader import Position
 from dstransformer.errors import ConfigError, DstError, UserError
 from dstransformer.io.files import file_sha256
 from dstransformer.model import save_bundle
+from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.format import TrainState
 from dstransformer.training.dry_run import DryRun, dry_run
 from dstransformer.training.run import train
 from dstransformer.training.setup import TrainRequest

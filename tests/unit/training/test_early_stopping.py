@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from dstransformer.checkpoints.format import EarlyStoppingState
 from dstransformer.config import load_config
 from dstransformer.evaluation import Evaluation, Score
+from dstransformer.training.checkpoints.format import EarlyStoppingState
 from dstransformer.training.early_stopping import EarlyStopping
 
 

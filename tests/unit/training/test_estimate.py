@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.batching import PLAN_BYTES, Mixture, build_budget, plan_epoch, training_lengths
 from dstransformer.config import BatchStage, compose, load_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.budget import build_budget
+from dstransformer.data.mixture import Mixture
+from dstransformer.data.plan import LengthSums, plan_epoch
+from dstransformer.data.windows import PLAN_BYTES, training_lengths
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.model import LengthSums, parameter_count, training_flops
+from dstransformer.model import parameter_count, training_flops
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.training.estimate import (
     approximate_plan,

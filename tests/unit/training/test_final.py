@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from support.services.serving import save_small_bundle
 
-from dstransformer.batching import Position
-from dstransformer.checkpoints.candidates import Candidates, find_candidates
-from dstransformer.checkpoints.format import Checkpoint, TrainState
-from dstransformer.checkpoints.selection import rank_by_score, select_kept
 from dstransformer.config import Config, load_config
+from dstransformer.data.loader import Position
 from dstransformer.evaluation.validation import score_name
 from dstransformer.io.files import file_sha256
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import bundle
+from dstransformer.training.checkpoints.candidates import Candidates, find_candidates
+from dstransformer.training.checkpoints.format import Checkpoint, TrainState
+from dstransformer.training.checkpoints.selection import rank_by_score, select_kept
 from dstransformer.training.final import Choice, _Comparison, _report, choose
 
 

@@ -14,7 +14,7 @@ import torch
 
 from dstransformer.cli import main
 from dstransformer.config import compose, load_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.errors import ConfigError, DstError
 from dstransformer.training import available_memory, find_batch

@@ -5,9 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from dstransformer.checkpoints.format import Cost
 from dstransformer.config import load_config
-from dstransformer.model import LengthSums, training_flops
+from dstransformer.data.plan import LengthSums
+from dstransformer.model import training_flops
+from dstransformer.training.checkpoints.format import Cost
 from dstransformer.training.metrics import CostMeter
 
 CONFIG = load_config("toy")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dstransformer.config import compose, load_config
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.errors import ConfigError
 from dstransformer.model import parameter_count
 from dstransformer.training.estimate import peak_memory_bytes, setup_peak_bytes

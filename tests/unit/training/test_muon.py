@@ -15,12 +15,12 @@ from support.models.numerics import assert_near
 from support.training.runs import TINY
 from torch import Tensor
 
-from dstransformer.checkpoints.shards import MOMENTUM
 from dstransformer.config import Config, compose, load_config
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError
 from dstransformer.model import Transformer
+from dstransformer.training.checkpoints.shards import MOMENTUM
 from dstransformer.training.estimate import hidden_parameters
 from dstransformer.training.muon import (
     IS_MUON,

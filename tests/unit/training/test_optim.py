@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dstransformer.checkpoints.format import LossScaleState
+from dstransformer.training.checkpoints.format import LossScaleState
 from dstransformer.training.optim import LossScale, WeightAverage, ema_weight
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dstransformer.config import Precision, compose, load_config, precision_of
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.errors import ConfigError
 from dstransformer.training import precision
 from dstransformer.training.precision import (

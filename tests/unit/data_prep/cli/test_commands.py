@@ -25,7 +25,7 @@ from data_prep.cli import commands, main
 from data_prep.sources import files
 from data_prep.sources.texts import Text
 from data_prep.workers.pool import run_in_process
-from dstransformer.corpus import UNK_ID, Corpus
+from dstransformer.data import UNK_ID, Corpus
 from dstransformer.errors import DstError, UserError
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16])]

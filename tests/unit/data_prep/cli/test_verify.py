@@ -17,7 +17,7 @@ from support.data.trees import write_treebank
 from data_prep.cli import main
 from data_prep.recipe.options import FilesOptions, TreesOptions
 from data_prep.sources.opening import open_source
-from dstransformer.corpus import Corpus, Split
+from dstransformer.data import Corpus, Split
 from dstransformer.errors import DataError
 
 RECIPE = """

@@ -13,8 +13,8 @@ from data_prep.cli import main
 from data_prep.recipe.loading import load_recipe, recipe_summaries
 from data_prep.recipe.names import Address
 from data_prep.recipe.options import FilesOptions
-from dstransformer.batching import build_mixture
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
+from dstransformer.data.mixture import build_mixture
 from dstransformer.errors import ConfigError
 
 RECIPE = """

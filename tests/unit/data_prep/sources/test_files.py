@@ -15,7 +15,7 @@ from support.data.prep import build, refuses
 
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources.files import open_files, same_sides, swapped_sides
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.errors import DataError, UserError
 
 PAIRS = [("a dog", "ein Hund"), ("", "leer"), ("two\u2028lines", "ein Männchen 🦊")]

@@ -12,7 +12,7 @@ from support.data.prep import ENGLISH, GERMAN, build, sentence
 
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources.files import open_files
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.errors import DataError, UserError
 
 EN, DE = ([sentence(number, words) for number in range(3)] for words in (ENGLISH, GERMAN))

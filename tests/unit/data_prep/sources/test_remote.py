@@ -22,7 +22,7 @@ from data_prep.recipe.names import Address
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources.files import open_files
 from data_prep.sources.remote import split_member
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.errors import DataError, UserError
 
 

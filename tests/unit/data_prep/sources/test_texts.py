@@ -12,7 +12,7 @@ import pytest
 from support.data.prep import ENGLISH, FRENCH, GERMAN, build, refuses, sentence
 
 from data_prep.sources.texts import iter_sentences, local_text
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.errors import DataError
 
 

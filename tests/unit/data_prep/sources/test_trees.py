@@ -11,8 +11,8 @@ from support.data.trees import write_treebank
 
 from data_prep.cli import main
 from data_prep.sources.trees import phrases
-from dstransformer.batching.subwords import BpeDropout
-from dstransformer.corpus import UNK_ID, Corpus
+from dstransformer.data import UNK_ID, Corpus
+from dstransformer.data.subwords import BpeDropout
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
 

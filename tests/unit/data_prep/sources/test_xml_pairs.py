@@ -12,7 +12,7 @@ from support.data.prep import ENGLISH, GERMAN, build, sentence
 
 from data_prep.sources.texts import local_text
 from data_prep.sources.xml_pairs import is_in, iter_xml_pairs
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.errors import DataError
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header/><body>\n'

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.data.prep import build, refuses
 
-from dstransformer.corpus import Corpus, Tokenizer
-from dstransformer.corpus.words import WordBorders
+from dstransformer.data import Corpus, Tokenizer
+from dstransformer.data.words import WordBorders
 
 #: Source, target, alignment, and the linked words that the corpus should have; None if the pair is dropped.
 PAIRS = [

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages.clean import clean_text, normalise
 from data_prep.store.pairs import SCHEMA, PairsWriter, iter_pairs
-from dstransformer.corpus import CleaningReport
+from dstransformer.data import CleaningReport
 from dstransformer.errors import DataError
-from dstransformer.terminal.progress import LineProgress
+from dstransformer.io.progress import LineProgress
 
 Pairs = list[tuple[str, str]]
 

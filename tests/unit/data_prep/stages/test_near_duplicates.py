@@ -16,17 +16,17 @@ import pytest
 from datasketch import MinHash, MinHashLSH
 from support.data.prep import build, contents, refuses
 
+from data_prep.grammar.grammar import generate_pairs
 from data_prep.recipe.options import CleanOptions
-from data_prep.sources.toy.grammar import generate_pairs
 from data_prep.stages import clean, near_duplicates
 from data_prep.stages.clean import clean_text
 from data_prep.stages.near_duplicates import choose_bands, drop_near_duplicates, jaccard, minhash, shingle
 from data_prep.store import pairs as pairs_module
 from data_prep.store.pairs import SCHEMA, Chunk, PairsWriter, iter_pairs, join_pairs
-from dstransformer.corpus import Manifest
+from dstransformer.data import Manifest
 from dstransformer.errors import ConfigError
+from dstransformer.io.progress import LineProgress
 from dstransformer.io.text import iter_lines
-from dstransformer.terminal.progress import LineProgress
 
 MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[5] / "shared" / "data")) / "multi30k"
 

@@ -9,8 +9,8 @@ import pytest
 from support.data.prep import build, refuses
 
 from data_prep.cli import main
-from dstransformer.corpus import Corpus, Manifest
-from dstransformer.corpus.manifest import Overlap
+from dstransformer.data import Corpus, Manifest
+from dstransformer.data.manifest import Overlap
 from dstransformer.errors import DataError
 
 TRAIN = [(f"the number {n} is here", f"die Zahl {n} ist hier") for n in range(4500)]

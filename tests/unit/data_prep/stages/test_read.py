@@ -13,7 +13,7 @@ from data_prep.stages.clean import normalise
 from data_prep.stages.read import ReadReport, read_text, unknown_codes
 from data_prep.store.pairs import iter_pairs
 from dstransformer.errors import DataError, UserError
-from dstransformer.terminal.progress import LineProgress
+from dstransformer.io.progress import LineProgress
 
 NOTHING = FilesOptions(src_lang="en", tgt_lang="de", valid_size=3, test_size=2)
 

@@ -11,9 +11,9 @@ from data_prep.recipe.options import VocabOptions
 from data_prep.stages.text import TextFormat
 from data_prep.stages.vocab import check_symbols, make_tokenizer
 from data_prep.store.pairs import SCHEMA, PairsWriter
-from dstransformer.corpus import Tokenizer, TokenizerInfo
+from dstransformer.data import Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
-from dstransformer.terminal.progress import LineProgress
+from dstransformer.io.progress import LineProgress
 
 OPTIONS = VocabOptions(vocab_size=400, tokenizer_sample=10_000)
 

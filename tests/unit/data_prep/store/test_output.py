@@ -16,9 +16,9 @@ from data_prep.stages.read import Read
 from data_prep.store.folders import hold
 from data_prep.store.output import check_paths, find_corpus, foreign_entries, install, open_output, resolve_output
 from data_prep.store.workspace import open_workspace
-from dstransformer.corpus import Corpus
+from dstransformer.data import Corpus
 from dstransformer.errors import UserError
-from dstransformer.terminal.progress import LineProgress
+from dstransformer.io.progress import LineProgress
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16]), ([300], [17]), ([18, 19], [20])]
 

@@ -18,7 +18,7 @@ from dstransformer.distributed.supervision.stop_signals import (
     watch_launcher,
 )
 from dstransformer.errors import RUN_AGAIN
-from dstransformer.terminal.command import Stopped, stopped_by_signals
+from dstransformer.io.command import Stopped, stopped_by_signals
 
 
 def test_the_first_interrupt_requests_a_stop_and_the_second_raises(capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.services.mlflow_server import evaluation_of, make_manifest, make_start
 
 from dstransformer.config import load_config
-from dstransformer.corpus import Direction, InputFile, PartInfo, SourceInfo
+from dstransformer.data import Direction, InputFile, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.tracking import RunStart

@@ -1,0 +1,55 @@
+"""From a corpus to packed batches.
+
+The corpus: token ids in memory-mapped Arrow shards, a SentencePiece tokenizer and a manifest. Its names stand here and
+need no torch. The road from there: the plan of an epoch (``plan.py``), the packed batch (``batch.py``), the loader.
+"""
+
+from dstransformer.data.directions import Direction
+from dstransformer.data.manifest import (
+    FORMAT_VERSION,
+    MAX_WORDS,
+    UNALIGNED_VERSION,
+    CleaningReport,
+    InputFile,
+    LengthStats,
+    Manifest,
+    Option,
+    Overlap,
+    PartInfo,
+    Shard,
+    SourceInfo,
+    SplitInfo,
+    TokenizerInfo,
+    WordCounts,
+)
+from dstransformer.data.reader import Corpus, Split
+from dstransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from dstransformer.data.writer import CorpusWriter, SplitWriter
+
+__all__ = [
+    "BOS_ID",
+    "EOS_ID",
+    "FORMAT_VERSION",
+    "MAX_WORDS",
+    "PAD_ID",
+    "UNALIGNED_VERSION",
+    "UNK_ID",
+    "CleaningReport",
+    "Corpus",
+    "CorpusWriter",
+    "Direction",
+    "InputFile",
+    "LengthStats",
+    "Manifest",
+    "Option",
+    "Overlap",
+    "PartInfo",
+    "Shard",
+    "SourceInfo",
+    "Split",
+    "SplitInfo",
+    "SplitWriter",
+    "Tokenizer",
+    "TokenizerInfo",
+    "WordCounts",
+]

@@ -1,0 +1,122 @@
+"""The alignments of a micro-batch, between the pieces that it holds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dstransformer.data import Split, Tokenizer
+from dstransformer.data.packing import Links, Packing
+from dstransformer.data.plan import Indices, Lengths
+from dstransformer.data.reader import Int32
+from dstransformer.data.subwords import Pairs
+from dstransformer.data.words import WordBorders
+
+Int64 = npt.NDArray[np.int64]
+
+
+class _Words(NamedTuple):
+    """The words of the sentences of one side.
+
+    Attributes:
+        begins: The piece that each begins with, and the number of pieces, ``(words + 1,)``.
+        counts: Words of each sentence, ``(n,)``.
+    """
+
+    begins: Int64
+    counts: Int64
+
+    @property
+    def firsts(self) -> Int64:
+        """The number of the first word of each sentence, ``(n,)``."""
+        firsts: Int64 = np.cumsum(self.counts) - self.counts
+        return firsts
+
+
+class LinkReader:
+    """Reads the alignments of pairs.
+
+    Args:
+        split: The training split, with alignments.
+        tokenizer: The tokenizer of the corpus.
+    """
+
+    def __init__(self, split: Split, tokenizer: Tokenizer) -> None:
+        self._split = split
+        self._borders = WordBorders(tokenizer.src), WordBorders(tokenizer)
+
+    def read(self, rows: Indices, stored: Pairs, pairs: Pairs) -> Links | None:
+        """The alignments of a micro-batch; None if no pair has any.
+
+        A pair whose number of words has changed with its pieces, as augmentation may do, is left without.
+
+        Args:
+            rows: The numbers of the pairs in the split, ``(n,)``.
+            stored: Their stored ids and lengths, as ``Split.gather`` returns them.
+            pairs: The ids and lengths that the micro-batch holds.
+        """
+        links, counts = self._split.gather_links(rows)
+        sentences = np.repeat(np.arange(len(rows)), counts)
+        sides = self._words(pairs)
+        if pairs is not stored:
+            before = self._words(stored)
+            same = np.all([old.counts == new.counts for old, new in zip(before, sides, strict=True)], axis=0)
+            links, sentences = links[same[sentences]], sentences[same[sentences]]
+        if not sentences.size:
+            return None
+        src_pieces, tgt_pieces, sentences = _link_pieces(links, sentences, *sides)
+        return _pack_links(src_pieces, tgt_pieces, sentences, pairs[1], pairs[3])
+
+    def _words(self, pairs: Pairs) -> tuple[_Words, _Words]:
+        src, tgt = (
+            _find_words(borders, ids, lengths)
+            for borders, ids, lengths in zip(self._borders, pairs[::2], pairs[1::2], strict=True)
+        )
+        return src, tgt
+
+
+def _find_words(borders: WordBorders, ids: Int32, lengths: Lengths) -> _Words:
+    begins = np.flatnonzero(borders.begins(ids, lengths))
+    ends = np.cumsum(lengths, dtype=np.int64)
+    counts = np.searchsorted(begins, ends) - np.searchsorted(begins, ends - lengths)
+    return _Words(np.append(begins, len(ids)), counts)
+
+
+def _link_pieces(links: Int32, sentences: Int64, src: _Words, tgt: _Words) -> tuple[Int64, Int64, Int64]:
+    """Link each piece of a word with each piece of the other: both pieces, and the sentence, of each pair of pieces."""
+    words = src.firsts[sentences] + links[:, 0], tgt.firsts[sentences] + links[:, 1]
+    begins = [side.begins[own] for side, own in zip((src, tgt), words, strict=True)]
+    sizes = [side.begins[own + 1] - begin for side, own, begin in zip((src, tgt), words, begins, strict=True)]
+    counts = sizes[0] * sizes[1]
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    width = np.repeat(sizes[1], counts)
+    return (
+        np.repeat(begins[0], counts) + within // width,
+        np.repeat(begins[1], counts) + within % width,
+        np.repeat(sentences, counts),
+    )
+
+
+def _pack_links(src: Int64, tgt: Int64, sentences: Int64, src_lengths: Lengths, tgt_lengths: Lengths) -> Links:
+    """Linked pieces, and the sentences that have them. In a packed batch each has one more token, begin or end."""
+    own, numbers = np.unique(sentences, return_inverse=True)
+    sides = []
+    for pieces, lengths in ((src, src_lengths), (tgt, tgt_lengths)):
+        begins = np.cumsum(lengths, dtype=np.int64) - lengths
+        packing = Packing.from_lengths(lengths[own] + 1)
+        rows = np.concatenate([np.arange(begins[n] + n, begins[n] + n + lengths[n] + 1) for n in own.tolist()])
+        sides.append((torch.from_numpy(rows), packing, pieces - begins[sentences]))
+    (src_rows, src_packing, src_places), (tgt_rows, tgt_packing, tgt_places) = sides
+    tokens = numbers * tgt_packing.max_len + tgt_places
+    shares = 1.0 / np.bincount(tokens)[tokens]
+    return Links(
+        src_rows,
+        src_packing,
+        tgt_rows,
+        tgt_packing,
+        torch.from_numpy(tokens * src_packing.max_len + src_places),
+        torch.from_numpy(shares.astype(np.float32)),
+    )

@@ -1,0 +1,360 @@
+"""``manifest.json``: what a corpus holds, with a checksum for every shard, and how it was built from which input."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
+
+from dstransformer.data.directions import Direction
+from dstransformer.data.tokenizer import TOKENIZER_NAME
+from dstransformer.errors import DataError, shown
+from dstransformer.io.files import is_plain_name
+from dstransformer.io.json_text import read_record
+from dstransformer.parsing.linearise import Linearisation
+
+#: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
+#: in place of ``source``. 4: ``trees``. 5: ``parts``. 6: ``recipes``, sizes of inputs, what each part lost, and
+#: ``src_tokenizer``. 7: ``before`` and ``after``, the words of sentences. 8: languages of parts, and ``directions``.
+#: 9: alignments. A version reads every one before it, and a corpus without alignments is written as version 8.
+FORMAT_VERSION, UNALIGNED_VERSION = 9, 8
+MANIFEST_NAME = "manifest.json"
+
+#: Sentences with this many words or more are counted together.
+MAX_WORDS = 250
+
+Option = str | int | float | bool | None
+
+
+def _plain_name(name: str) -> str:
+    """Refuse a name that could lead out of its folder or that no file can have."""
+    if not is_plain_name(name):
+        raise ValueError(f"{shown(name)} is not a plain file name")
+    return name
+
+
+PlainName = Annotated[str, AfterValidator(_plain_name)]
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Shard(_Section):
+    """One Arrow file of a split; ``name`` is relative to the split's folder."""
+
+    name: PlainName
+    rows: PositiveInt
+    sha256: Sha256
+
+
+class LengthStats(_Section):
+    """Sentence lengths in tokens, without BOS and EOS; ``mean`` is rounded to 4 places."""
+
+    min: NonNegativeInt
+    mean: FiniteFloat
+    max: NonNegativeInt
+
+    def fits(self, pairs: int, tokens: int) -> bool:
+        """Tell whether ``pairs`` sentences with ``tokens`` tokens in total can have these lengths."""
+        return self.min <= self.mean <= self.max and pairs * self.min <= tokens <= pairs * self.max
+
+
+class SplitInfo(_Section):
+    """A split's size. ``has_text`` tells whether it also holds the raw text, for BLEU.
+
+    ``src_unknown`` and ``tgt_unknown`` count UNK tokens; they are None in corpora of versions that did not count them.
+    ``links`` is the number of links between words; it is None if the pairs have no alignments.
+    ``directions`` has the pairs of each direction, ``en-de``, of a held-out split of several, in their order; otherwise
+    it is None.
+    """
+
+    pairs: PositiveInt
+    src_tokens: NonNegativeInt
+    tgt_tokens: NonNegativeInt
+    src_lengths: LengthStats
+    tgt_lengths: LengthStats
+    src_unknown: NonNegativeInt | None = None
+    tgt_unknown: NonNegativeInt | None = None
+    has_text: bool
+    directions: dict[str, PositiveInt] | None = None
+    links: NonNegativeInt | None = None
+    shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
+
+    @model_serializer(mode="wrap")
+    def _without_newer_keys(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Programs that read format version 8 refuse a key that they do not know."""
+        content: dict[str, Any] = serialise(self)
+        return content if self.links is not None else {k: v for k, v in content.items() if k != "links"}
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        rows = sum(shard.rows for shard in self.shards)
+        if rows != self.pairs:
+            raise ValueError(f"pairs is {self.pairs}, but the rows of its shards add up to {rows}")
+        if len({shard.name for shard in self.shards}) != len(self.shards):
+            raise ValueError("shards names a file twice")
+        if self.directions is not None and sum(self.directions.values()) != self.pairs:
+            raise ValueError(f"pairs is {self.pairs}, but those of its directions add up to another number")
+        for side in ("src", "tgt"):
+            lengths, tokens = getattr(self, f"{side}_lengths"), getattr(self, f"{side}_tokens")
+            if (getattr(self, f"{side}_unknown") or 0) > tokens:
+                raise ValueError(f"{side}_unknown is more than the {tokens} tokens")
+            if not lengths.fits(self.pairs, tokens):
+                raise ValueError(f"{side}_lengths cannot be those of {self.pairs} sentences with {tokens} tokens")
+        return self
+
+
+class TokenizerInfo(_Section):
+    """The tokenizer beside the manifest; ``sha256`` is of its file."""
+
+    kind: Literal["bpe", "unigram", "given"]
+    vocab_size: PositiveInt
+    sha256: Sha256
+
+
+class InputFile(_Section):
+    """An input file: its name without its folder, its content's hash, and its size in bytes.
+
+    ``size`` is None in corpora of format versions before 6.
+    """
+
+    name: str
+    sha256: Sha256
+    size: NonNegativeInt | None = None
+
+
+class SourceInfo(_Section):
+    """A source of text: input files with their hashes, or a revision of a hub data set."""
+
+    name: str
+    revision: str | None
+    inputs: tuple[InputFile, ...]
+
+
+class PartInfo(_Section):
+    """The training pairs of one source. They follow those of the source before it.
+
+    ``weight`` is how often they are used in an epoch, ``tag`` the piece that their source sentences begin with,
+    ``read`` the number of pairs before cleaning, ``pairs`` after it. ``dropped`` counts those that each rule dropped,
+    ``held_out`` those removed before cleaning, for held-out sets or because they share a source sentence with one. Both
+    are None in corpora of format versions before 6, ``src_lang`` and ``tgt_lang`` in those before 8.
+    """
+
+    name: str
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    weight: Annotated[FiniteFloat, Field(ge=0)]
+    tag: str | None
+    read: NonNegativeInt
+    pairs: NonNegativeInt
+    dropped: dict[str, NonNegativeInt] | None = None
+    held_out: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.dropped is not None and self.read != self.pairs + sum(self.dropped.values()):
+            raise ValueError(f"read is {self.read}, but pairs and dropped do not add up to it")
+        return self
+
+
+class WordCounts(_Section):
+    """Numbers of sentences of each side by their length in words: item ``n`` counts those of ``n`` words, the last
+    possible item those of ``MAX_WORDS`` or more. Spaces separate words.
+    """
+
+    src: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MAX_WORDS + 1)]
+    tgt: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MAX_WORDS + 1)]
+
+    def counts(self, pairs: int) -> bool:
+        """Whether each side counts ``pairs`` sentences."""
+        return sum(self.src) == sum(self.tgt) == pairs
+
+
+class CleaningReport(_Section):
+    """Training pairs read, kept, and dropped by each rule; ``read == kept + sum(dropped.values())``.
+
+    ``examples`` are some dropped pairs of each rule; empty in corpora of format versions before 5. ``before`` and
+    ``after`` count the words of the sentences read and kept; None in corpora of format versions before 7.
+    """
+
+    read: PositiveInt
+    kept: PositiveInt
+    dropped: dict[str, NonNegativeInt]
+    examples: dict[str, tuple[tuple[str, str], ...]] = {}
+    before: WordCounts | None = None
+    after: WordCounts | None = None
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.read != self.kept + sum(self.dropped.values()):
+            raise ValueError(f"read is {self.read}, but kept and dropped do not add up to it")
+        for name, words, pairs in (("before", self.before, self.read), ("after", self.after, self.kept)):
+            if words is not None and not words.counts(pairs):
+                raise ValueError(f"the sentences that {name} counts do not add up to {pairs} pairs")
+        return self
+
+
+class Overlap(_Section):
+    """How much of a held-out split is in the training text, after Unicode normalisation.
+
+    ``sentences`` counts its pairs whose source sentence occurs there, ``pairs`` those with the same translation.
+    """
+
+    sentences: NonNegativeInt
+    pairs: NonNegativeInt
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.pairs > self.sentences:
+            raise ValueError(f"pairs is {self.pairs}, more than the {self.sentences} sentences")
+        return self
+
+
+class Manifest(_Section):
+    """Everything about a corpus except its tokens. ``build_key`` is a hash of its inputs and options.
+
+    ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1. ``trees`` says how the
+    trees of a corpus for a parser are written as tokens; it is None if the target side is text. ``parts`` is empty in
+    corpora of format versions before 5, which have one source. ``recipes`` are the files of the recipe and of those
+    that it extends, if there was one. ``src_tokenizer`` is that of the source side; it is None if ``tokenizer`` is for
+    both sides. ``src_lang`` and ``tgt_lang`` are ``mul`` where the parts have several languages. ``warnings`` are those
+    of the build, such as sides that may be swapped.
+    """
+
+    format_version: int
+    build_key: str
+    src_lang: str
+    tgt_lang: str
+    tokenizer: TokenizerInfo
+    src_tokenizer: TokenizerInfo | None = None
+    trees: Linearisation | None = None
+    splits: Annotated[dict[PlainName, SplitInfo], Field(min_length=1)]
+    sources: Annotated[tuple[SourceInfo, ...], Field(min_length=1)]
+    parts: tuple[PartInfo, ...] = ()
+    recipes: tuple[InputFile, ...] = ()
+    cleaning: CleaningReport
+    overlap: dict[str, Overlap] | None = None
+    options: dict[str, Option]
+    command: str
+    versions: dict[str, str]
+    warnings: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        train = self.splits.get("train")
+        if train and train.pairs != self.cleaning.kept:
+            raise ValueError(f"cleaning.kept is {self.cleaning.kept}, but splits.train.pairs is {train.pairs}")
+        if train and self.parts and train.pairs != sum(part.pairs for part in self.parts):
+            raise ValueError(
+                f"splits.train.pairs is {train.pairs}, but the pairs of the parts add up to another number"
+            )
+        if len({part.name for part in self.parts}) != len(self.parts):
+            raise ValueError("parts names a source twice")
+        self._check_parts()
+        for name, overlap in (self.overlap or {}).items():
+            if name not in self.splits or overlap.sentences > self.splits[name].pairs:
+                raise ValueError(f"overlap.{name} names an unknown split or counts more pairs than the split has")
+        return self
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The different directions and tags of the parts, if there are several directions."""
+        found = [
+            Direction(part.src_lang, part.tgt_lang, part.tag) for part in self.parts if part.src_lang and part.tgt_lang
+        ]
+        return tuple(dict.fromkeys(found)) if len({direction.name for direction in found}) > 1 else ()
+
+    def _check_parts(self) -> None:
+        """Check that the pairs dropped from the parts add up to those that cleaning dropped."""
+        dropped = [part.dropped for part in self.parts if part.dropped is not None]
+        if not self.parts or len(dropped) < len(self.parts):
+            return
+        for rule in sorted(self.cleaning.dropped.keys() | {rule for counts in dropped for rule in counts}):
+            whole, found = self.cleaning.dropped.get(rule, 0), sum(counts.get(rule, 0) for counts in dropped)
+            if whole != found:
+                raise ValueError(f"cleaning.dropped.{rule} is {whole}, but those of the parts add up to {found}")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Manifest":
+        """Read ``folder/manifest.json`` of this or an older format version.
+
+        Raises:
+            DataError: The file is missing, damaged or of a newer format version.
+        """
+        path = folder / MANIFEST_NAME
+        if not path.is_file():
+            raise DataError(_no_corpus(folder))
+
+        def build(record: dict[str, Any]) -> Manifest:
+            return cls.model_validate_json(json.dumps(_upgrade(record)), strict=True)
+
+        return read_record(path, build, newest=FORMAT_VERSION, advice="restore it or build the corpus again")
+
+    @property
+    def languages(self) -> str:
+        """The languages: ``en-de``; of several directions ``en-de, de-en``."""
+        names = dict.fromkeys(direction.name for direction in self.directions)
+        return ", ".join(names) or f"{self.src_lang}-{self.tgt_lang}"
+
+    @property
+    def vocabulary(self) -> str:
+        """The number of pieces in words; of both sides if each has its own vocabulary."""
+        tgt = f"{self.tokenizer.vocab_size:,}"
+        return tgt if self.src_tokenizer is None else f"{self.src_tokenizer.vocab_size:,} and {tgt}"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells whether another corpus is the same, and how to build it again, as plain data.
+
+        ``shards`` are the hashes of each split, in their order.
+        """
+        return {
+            "command": self.command,
+            "sources": [source.model_dump() for source in self.sources],
+            "recipes": [recipe.model_dump() for recipe in self.recipes],
+            "versions": self.versions,
+            "shards": {name: [shard.sha256 for shard in split.shards] for name, split in self.splits.items()},
+        }
+
+    def to_json(self) -> str:
+        """Return the text of ``manifest.json``."""
+        return self.model_dump_json(indent=2) + "\n"
+
+
+def _no_corpus(folder: Path) -> str:
+    """Explain what a folder without a manifest is, and what to do."""
+    if (folder / MANIFEST_NAME).exists():
+        return f"{folder / MANIFEST_NAME} is not a file: restore it or build the corpus again"
+    if folder.exists() and not folder.is_dir():
+        return f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
+    if not folder.exists():
+        return f"{folder} is not a corpus: it does not exist; make it with `dst-prep build --out {folder}`"
+    built = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}") if (path.parent / TOKENIZER_NAME).exists())
+    if built:
+        advice = f"did you mean {built[0]}?"
+    elif any(folder.iterdir()):
+        advice = "name the folder that `dst-prep build` made"
+    else:
+        advice = f"make one with `dst-prep build --out {folder}`"
+    return f"{folder} is not a corpus: it has no {MANIFEST_NAME}; {advice}"
+
+
+def _upgrade(record: dict[str, Any]) -> dict[str, Any]:
+    """Convert a manifest of an older format version to the newest."""
+    if record["format_version"] < 3 and "source" in record:
+        record = {name: value for name, value in record.items() if name != "source"} | {"sources": [record["source"]]}
+    return record | {"format_version": FORMAT_VERSION}

@@ -1,0 +1,198 @@
+"""Writes a corpus in the layout of ``datasets.save_to_disk``. Equal rows give equal bytes.
+
+A shard is an Arrow stream of one record batch, so that a reader can address its ids as one flat array.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dstransformer.data.manifest import MANIFEST_NAME, LengthStats, Manifest, Shard, SplitInfo
+from dstransformer.data.tokenizer import UNK_ID, Tokenizer
+from dstransformer.io.files import sync, write_durably
+
+
+class SplitWriter:
+    """Collects rows and writes them to ``folder`` as shards of ``shard_rows`` rows."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        vocab_size: int,
+        shard_rows: int,
+        has_text: bool,
+        src_vocab_size: int | None = None,
+        aligned: bool = False,
+    ) -> None:
+        """Create ``folder``, which must not exist."""
+        from datasets import Features, List, Value
+
+        folder.mkdir()
+        columns: dict[str, Any] = {"src": List(Value(_id_type(src_vocab_size or vocab_size)))}
+        columns |= {"tgt": List(Value(_id_type(vocab_size)))}
+        if has_text:
+            columns |= {"src_text": Value("string"), "tgt_text": Value("string")}
+        if aligned:
+            columns |= {"alignment": List(Value("uint16"))}
+        self._features = Features(columns)
+        self.schema: pa.Schema = self._features.arrow_schema
+        self._folder = folder
+        self._shard_rows = shard_rows
+        self._has_text = has_text
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self._written: list[tuple[Path, int, str]] = []
+        self._lengths = {"src": _RunningLengths(), "tgt": _RunningLengths()}
+        self._unknown = {"src": 0, "tgt": 0}
+        self._links: int | None = 0 if aligned else None
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows from a table with the columns of ``schema``."""
+        table = table.select(self.schema.names).cast(self.schema)
+        for name, lengths in self._lengths.items():
+            lengths.add(pc.list_value_length(table[name]))
+            self._unknown[name] += pc.sum(pc.equal(pc.list_flatten(table[name]), UNK_ID)).as_py() or 0
+        if self._links is not None:
+            self._links += len(pc.list_flatten(table["alignment"])) // 2
+        self._pending.append(table)
+        self._pending_rows += table.num_rows
+        while self._pending_rows >= self._shard_rows:
+            self._write_shard(self._shard_rows)
+
+    def close(self) -> SplitInfo:
+        """Write the remaining rows and the files that ``datasets`` looks for.
+
+        Raises:
+            ValueError: The split has no rows.
+        """
+        if self._pending_rows:
+            self._write_shard(self._pending_rows)
+        if not self._written:
+            raise ValueError(f"no row was written to {self._folder}")
+        shards = []
+        for number, (path, rows, sha256) in enumerate(self._written):
+            name = f"data-{number:05d}-of-{len(self._written):05d}.arrow"
+            path.rename(self._folder / name)
+            shards.append(Shard(name=name, rows=rows, sha256=sha256))
+        self._write_dataset_files(shards)
+        sync(self._folder)
+        src, tgt = self._lengths["src"], self._lengths["tgt"]
+        return SplitInfo(
+            pairs=src.count,
+            src_tokens=src.total,
+            tgt_tokens=tgt.total,
+            src_lengths=src.stats(),
+            tgt_lengths=tgt.stats(),
+            src_unknown=self._unknown["src"],
+            tgt_unknown=self._unknown["tgt"],
+            has_text=self._has_text,
+            links=self._links,
+            shards=tuple(shards),
+        )
+
+    def _write_shard(self, rows: int) -> None:
+        table = pa.concat_tables(self._pending)
+        rest = table.slice(rows)
+        self._pending, self._pending_rows = [rest], rest.num_rows
+        columns = [
+            pa.concat_arrays(column.chunks) if column.num_chunks > 1 else column.chunk(0)
+            for column in table.slice(0, rows).columns
+        ]
+        path = self._folder / f"data-{len(self._written):05d}.partial"
+        with path.open("wb") as file:
+            hashed = _HashingFile(file)
+            with pa.ipc.new_stream(hashed, self.schema) as stream:
+                stream.write_batch(pa.record_batch(columns, schema=self.schema))
+            file.flush()
+            os.fsync(file.fileno())
+        self._written.append((path, rows, hashed.sha256.hexdigest()))
+
+    def _write_dataset_files(self, shards: list[Shard]) -> None:
+        content = hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
+        info = {"citation": "", "description": "", "features": self._features.to_dict(), "homepage": "", "license": ""}
+        state: dict[str, Any] = {
+            "_data_files": [{"filename": shard.name} for shard in shards],
+            "_fingerprint": content[:16],
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": self._folder.name,
+        }
+        write_durably(self._folder / "dataset_info.json", json.dumps(info, indent=2) + "\n")
+        write_durably(self._folder / "state.json", json.dumps(state, indent=2) + "\n")
+
+
+def _id_type(vocab_size: int) -> str:
+    return "uint16" if vocab_size <= 1 << 16 else "int32"
+
+
+class CorpusWriter:
+    """Writes a whole corpus into ``folder``, which must not exist; the caller renames it once it is complete."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, *, shard_rows: int) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._tokenizer = tokenizer
+        self._shard_rows = shard_rows
+
+    def split(self, name: str, *, has_text: bool, aligned: bool = False) -> SplitWriter:
+        """Create a writer for the split ``name``."""
+        return SplitWriter(
+            self._folder / name,
+            vocab_size=self._tokenizer.vocab_size,
+            src_vocab_size=self._tokenizer.src.vocab_size,
+            shard_rows=self._shard_rows,
+            has_text=has_text,
+            aligned=aligned,
+        )
+
+    def close(self, manifest: Manifest) -> None:
+        """Write the tokenizers, ``dataset_dict.json`` and the manifest, and flush everything to disk."""
+        self._tokenizer.save_in(self._folder)
+        write_durably(self._folder / "dataset_dict.json", json.dumps({"splits": list(manifest.splits)}))
+        write_durably(self._folder / MANIFEST_NAME, manifest.to_json())
+        sync(self._folder)
+
+
+class _RunningLengths:
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0
+        self._min = 0
+        self._max = 0
+
+    def add(self, lengths: pa.ChunkedArray) -> None:
+        if not len(lengths):
+            return
+        bounds = pc.min_max(lengths).as_py()
+        self._min = min(self._min, bounds["min"]) if self.count else bounds["min"]
+        self._max = max(self._max, bounds["max"])
+        self.total += pc.sum(lengths).as_py()
+        self.count += len(lengths)
+
+    def stats(self) -> LengthStats:
+        return LengthStats(min=self._min, mean=round(self.total / self.count, 4), max=self._max)
+
+
+class _HashingFile:
+    """A binary file that hashes its content while it is written."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()

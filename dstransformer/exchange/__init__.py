@@ -1,0 +1,1 @@
+"""Models of other tools, in and out."""

@@ -1,0 +1,280 @@
+"""``dst export ct2``: a bundle as a CTranslate2 model, for servers without a GPU and without PyTorch.
+
+The folder is CTranslate2's own (``model.bin``, ``config.json``, the vocabulary) with the tokenizer beside it, and with
+``dstransformer.json`` for ``dst translate --engine ct2``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dstransformer.config import ModelConfig
+from dstransformer.data import BOS_ID, EOS_ID, UNK_ID, Tokenizer
+from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.errors import DataError, UserError
+from dstransformer.exchange.shortlist import ShortlistOptions
+from dstransformer.exchange.weights import FULL_ADVICE, Affine, Weights, affine, attention, check_translates
+from dstransformer.io.files import replace_folder
+from dstransformer.io.output_folders import check_output_folder
+from dstransformer.io.products import SIGNATURE, is_ct2_export
+from dstransformer.model import Bundle, open_bundle
+from dstransformer.model.transformer import sinusoidal_table
+
+#: Version of ``dstransformer.json``. 1: the first. 2: ``joint_vocabulary``; later programs add ``directions``, which
+#: earlier ones need not know. A version reads every one before it.
+FORMAT_VERSION = 2
+
+RECORD, MODEL = "dstransformer.json", "model.bin"
+
+#: CTranslate2's name of the shortlist.
+VOCABULARY_MAP = "vmap.txt"
+
+#: All files of the folder.
+FILES = (
+    RECORD, MODEL, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "config.json",
+    SIGNATURE, VOCABULARY_MAP, "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
+)  # fmt: skip
+
+#: The largest integer of weights of a reduced range: two products of such a weight and an input of 8 bits without sign
+#: add up to less than 2^15.
+REDUCED_MAX = 63
+
+#: Positions that the sinusoids are stored for, if no setting asks for more.
+POSITIONS = 2048
+
+
+def require_ctranslate2() -> Any:
+    """The module ``ctranslate2``.
+
+    Raises:
+        UserError: CTranslate2 is not installed.
+    """
+    try:
+        import ctranslate2
+    except ImportError:
+        raise UserError("CTranslate2 is not installed: pip install 'dstransformer[ct2]'") from None
+    return ctranslate2
+
+
+def export_ct2(
+    source: str | Path,
+    out: Path,
+    *,
+    quantization: str = "float32",
+    reduce_range: bool = False,
+    shortlist: ShortlistOptions | None = None,
+    overwrite: bool = False,
+    finish: Callable[[Path], None] | None = None,
+) -> Bundle:
+    """Write a bundle as a folder for CTranslate2.
+
+    Args:
+        source: See :func:`dstransformer.model.open_bundle`.
+        out: The folder; it appears once it is complete.
+        quantization: The type of the stored weights, by CTranslate2's name.
+        reduce_range: Whether weights of an int8 type have 7 bits, for processors without instructions for 8.
+        shortlist: What the shortlist is built from; None: without one.
+        overwrite: Whether to replace an earlier export.
+        finish: Called with the complete folder before it appears, as to sign it.
+
+    Returns:
+        The bundle.
+
+    Raises:
+        UserError: CTranslate2 is not installed.
+        DataError: The source is not a bundle, or is a parser; or ``out`` is something else; or the corpus of the
+            shortlist is not one, or has another tokenizer.
+        StorageError: The folder cannot be written.
+    """
+    require_ctranslate2()
+    check_output_folder(out, "OUT", "an export for CTranslate2", is_ct2_export, FILES, overwrite=overwrite)
+    bundle = open_bundle(source)
+    check_translates(bundle)
+    vocabulary_map = None if shortlist is None else shortlist.build(bundle.tokenizer)
+    weights = bundle.load_weights()
+
+    def write(folder: Path) -> None:
+        write_ct2(bundle, weights, folder, quantization, vocabulary_map, reduce_range=reduce_range)
+        if finish is not None:
+            finish(folder)
+
+    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
+    return bundle
+
+
+def write_ct2(
+    bundle: Bundle,
+    weights: Weights,
+    folder: Path,
+    quantization: str,
+    vocabulary_map: str | None = None,
+    *,
+    reduce_range: bool = False,
+) -> None:
+    """Write the export into a new folder; see :func:`export_ct2`."""
+    spec = build_spec(bundle, weights)
+    spec.validate()
+    _quantise(spec, quantization, reduce_range=reduce_range)
+    folder.mkdir(parents=True)
+    spec.save(str(folder))
+    bundle.tokenizer.save_in(folder)
+    if vocabulary_map is not None:
+        (folder / VOCABULARY_MAP).write_text(vocabulary_map, encoding="utf-8")
+    record = {
+        "format_version": FORMAT_VERSION,
+        "dstransformer": bundle.provenance.get("dstransformer"),
+        "src_lang": bundle.src_lang,
+        "tgt_lang": bundle.tgt_lang,
+        **({"directions": [asdict(one) for one in bundle.directions]} if bundle.directions else {}),
+        "joint_vocabulary": bundle.tokenizer.is_joint,
+        "quantization": quantization,
+        **({"reduce_range": True} if reduce_range else {}),
+        "positions": positions(bundle),
+        "model": bundle.model.model_dump(),
+        "decoding": bundle.decoding.model_dump(),
+        "weights_sha256": bundle.weights_sha256,
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _quantise(spec: Any, quantization: str, *, reduce_range: bool) -> None:
+    """Convert the weights of a specification, to an int8 type by CTranslate2 or with a reduced range."""
+    from ctranslate2.specs.model_spec import NumpyVariable, index_spec
+
+    matrices = {}
+    if reduce_range:
+        found = spec.variables()
+        matrices = {name: found[name].numpy().copy() for name in found if name.endswith("/weight")}
+    spec.optimize(quantization=quantization)
+    stored = spec.variables()
+    for name, matrix in matrices.items():
+        if f"{name}_scale" not in stored or isinstance(stored[name], str):  # kept in fp32, or shared
+            continue
+        scale = REDUCED_MAX / np.abs(matrix).max(axis=1).clip(min=1e-36)
+        part = index_spec(spec, name.removesuffix("/weight"))
+        part.weight = NumpyVariable(np.rint(matrix * scale[:, None]).astype(np.int8))
+        part.weight_scale = NumpyVariable(scale.astype(np.float32))
+
+
+def positions(bundle: Bundle) -> int:
+    """Maximum tokens of a sentence, with its end, on either side."""
+    if bundle.model.positions == "learned":
+        return bundle.model.max_positions
+    search = bundle.decoding
+    return max(POSITIONS, search.max_input_tokens + 1 + search.max_extra_tokens)
+
+
+def vocabulary(bundle: Bundle, tokenizer: Tokenizer) -> list[str]:
+    """The name of each row of the embedding of a side."""
+    size = tokenizer.vocab_size
+    names = tokenizer.pieces(range(size)) + unused_rows(bundle.model, size)
+    if len(set(names)) < len(names):
+        raise DataError(
+            f"{bundle.path}: two pieces of the tokenizer have the same name, and CTranslate2 tells pieces apart by name"
+        )
+    return names
+
+
+def unused_rows(model: ModelConfig, vocab_size: int) -> list[str]:
+    """The names of the rows of the embedding beyond the tokenizer's pieces, which are never an output."""
+    return [f"<row {row}>" for row in range(vocab_size, model.embedding_rows(vocab_size))]
+
+
+def build_spec(bundle: Bundle, weights: Weights) -> Any:
+    """CTranslate2's specification of the model, with its weights."""
+    from ctranslate2.specs import common_spec, transformer_spec
+
+    model = bundle.model
+    width = head_width(model)
+    options = {
+        "num_heads": model.num_heads,
+        "pre_norm": model.norm == "pre",
+        "activation": getattr(common_spec.Activation, model.activation.upper()),
+        **({"head_dim": width} if width * model.num_heads != model.d_model else {}),
+    }
+    encoder = transformer_spec.TransformerEncoderSpec(num_layers=model.encoder_depth, **options)
+    decoder = transformer_spec.TransformerDecoderSpec(num_layers=model.decoder_depth, **options)
+    spec = transformer_spec.TransformerSpec(encoder, decoder)
+    special = bundle.tokenizer.pieces([UNK_ID, BOS_ID, EOS_ID])
+    spec.register_source_vocabulary(vocabulary(bundle, bundle.tokenizer.src))
+    spec.register_target_vocabulary(vocabulary(bundle, bundle.tokenizer))
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = special
+    spec.config.decoder_start_token = special[1]
+    spec.config.add_source_eos = model.source_end
+    spec.config.layer_norm_epsilon = model.norm_epsilon
+    tied = model.tie_embeddings
+    encoder.embeddings[0].weight = _array(weights["embedding.weight" if tied == "all" else "src_embedding.weight"])
+    decoder.embeddings.weight = _array(_started(weights["embedding.weight"], model))
+    decoder.projection.weight = _array(weights["softmax.weight" if tied == "none" else "embedding.weight"])
+    if model.output_bias:
+        decoder.projection.bias = _array(weights["output_bias"])
+    for side, part, table in (("encoder", encoder, "src_input"), ("decoder", decoder, "tgt_input")):
+        part.position_encodings.encodings = _array(_positions(bundle, weights, table))
+        if model.norm == "pre":
+            _set_norm(part.layer_norm, affine(weights, f"{side}_norm"))
+        for number, layer in enumerate(part.layer):
+            _set_layer(layer, weights, f"{side}.{number}", model)
+    return spec
+
+
+def _started(embedding: Tensor, model: ModelConfig) -> Tensor:
+    """The target's embedding with what decoding starts from."""
+    if model.start == "embedding":
+        return embedding
+    started = embedding.clone()
+    started[BOS_ID] = 0.0
+    return started
+
+
+def head_width(model: ModelConfig) -> int:
+    """The width of the exported heads: CTranslate2 has one width for queries, keys and values."""
+    usual, rest = divmod(model.d_model, model.num_heads)
+    widest = max(model.d_k, model.d_v)
+    return usual if not rest and widest <= usual else widest
+
+
+def _positions(bundle: Bundle, weights: Weights, table: str) -> Tensor:
+    if bundle.model.positions == "learned":
+        return weights[f"{table}.positions.weight"]
+    kind = bundle.model.positions
+    return sinusoidal_table(positions(bundle), bundle.model.d_model, torch.float32, torch.device("cpu"), kind)
+
+
+def _set_layer(layer: Any, weights: Weights, name: str, model: ModelConfig) -> None:
+    parts = attention(weights, f"{name}.self_attention", model, head_width(model))
+    _set_linear(layer.self_attention.linear[0], parts.q, parts.k, parts.v)
+    _set_linear(layer.self_attention.linear[1], parts.out)
+    _set_norm(layer.self_attention.layer_norm, affine(weights, f"{name}.self_attention_residual.norm"))
+    if name.startswith("decoder"):
+        parts = attention(weights, f"{name}.memory_attention", model, head_width(model))
+        _set_linear(layer.attention.linear[0], parts.q)
+        _set_linear(layer.attention.linear[1], parts.k, parts.v)
+        _set_linear(layer.attention.linear[2], parts.out)
+        _set_norm(layer.attention.layer_norm, affine(weights, f"{name}.memory_attention_residual.norm"))
+    _set_linear(layer.ffn.linear_0, affine(weights, f"{name}.feed_forward.inner"))
+    _set_linear(layer.ffn.linear_1, affine(weights, f"{name}.feed_forward.outer"))
+    _set_norm(layer.ffn.layer_norm, affine(weights, f"{name}.feed_forward_residual.norm"))
+
+
+def _set_linear(spec: Any, *parts: Affine) -> None:
+    """One matrix of projections that read the same input. No bias is stored if all are zero."""
+    spec.weight = _array(torch.cat([part.weight for part in parts]))
+    bias = torch.cat([part.bias for part in parts])
+    if bias.any():
+        spec.bias = _array(bias)
+
+
+def _set_norm(spec: Any, norm: Affine) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return tensor.contiguous().numpy()

@@ -1,0 +1,409 @@
+"""The search engine that runs on CTranslate2: ``dst translate --engine ct2``."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from dstransformer.config import Config, DecodingConfig, complete_config
+from dstransformer.data import Direction, Tokenizer
+from dstransformer.data.directions import build_tags
+from dstransformer.data.plan import plan_batches
+from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.decoding import Translator, length_penalty
+from dstransformer.decoding.batch_size import tokens_per_batch
+from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
+from dstransformer.decoding.commands import override_settings
+from dstransformer.distributed.world import usable_cores
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.exchange.ct2 import (
+    FORMAT_VERSION,
+    RECORD,
+    VOCABULARY_MAP,
+    require_ctranslate2,
+    unused_rows,
+    write_ct2,
+)
+from dstransformer.exchange.lengths import length_exponent
+from dstransformer.exchange.weights import check_translates
+from dstransformer.io.files import file_sha256
+from dstransformer.io.json_text import read_record
+from dstransformer.io.products import is_ct2_export
+from dstransformer.io.progress import Advance
+from dstransformer.model import open_bundle
+from dstransformer.model.bundle import read_directions
+
+Item = TypeVar("Item")
+
+#: CTranslate2's search of a sentence ends after this number times ``beam_size`` finished hypotheses. Ours continues
+#: while a better one is possible.
+PATIENCE = 2.0
+
+#: A sentence is searched to its limit rounded up to a multiple of this, and again to the limit itself if an output is
+#: longer. So its outputs do not depend on the rest of its batch, and a batch need not be split at every length.
+LIMIT_STEP = 32
+
+#: The compute type of each ``--precision``.
+COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+#: CTranslate2 gives log-probabilities below this to hypotheses that do not exist: right after a prefix there is only
+#: one.
+IMPOSSIBLE = -1e8
+
+
+class _Sentence(NamedTuple):
+    """A sentence: its pieces, those that its output begins with, and maximum tokens of the output with its end."""
+
+    src: list[str]
+    prefix: list[str]
+    limit: int
+
+
+class _Batch(NamedTuple):
+    """Sentences that are searched together, by their index in the request, and maximum tokens of their outputs."""
+
+    indices: list[int]
+    limit: int
+
+
+class _Candidate(NamedTuple):
+    """A hypothesis: its pieces without the end, whether it ended before the limit, and its log-probability."""
+
+    names: list[str]
+    ended: bool
+    log_probability: float
+
+
+class _Export(NamedTuple):
+    """What an export says of its model; ``positions`` limit the tokens of a sentence with its end."""
+
+    config: Config
+    positions: int
+    identity: tuple[str, ...]
+    is_joint: bool
+    src_lang: str | None
+    tgt_lang: str | None
+    directions: tuple[Direction, ...]
+
+
+def open_ct2(
+    source: str | Path,
+    *,
+    device: str | None = None,
+    precision: str | None = None,
+    threads: int | None = None,
+    to: str | None = None,
+    shortlist: bool = True,
+    **settings: float | str | None,
+) -> Translator:
+    """Translate with CTranslate2: open an export, or a bundle, which is converted in a temporary folder.
+
+    Args:
+        source: The folder.
+        device: ``cpu``, ``cuda`` or ``cuda:N``; None is the CPU.
+        precision: ``fp32``, ``bf16`` or ``fp16``; None is the type that the weights are stored in.
+        threads: CPU threads; None takes one for each core.
+        to: See :func:`dstransformer.decoding.commands.load_translator`. An export that has no record of its directions
+            takes sentences as they are.
+        shortlist: Whether to use the shortlist of an export that has one.
+        settings: Settings of the search, see :class:`DecodingConfig`. None keeps those of the export.
+
+    Raises:
+        UserError: CTranslate2 is not installed, or the model does not translate into that language.
+        DataError: The folder is neither an export nor a bundle, or damaged.
+        ConfigError: A setting is out of bounds, or the device cannot be used or not in that precision.
+    """
+    require_ctranslate2()
+    folder = Path(source)
+    if is_ct2_export(folder):
+        return _open_export(folder, device, precision, threads, to, settings, shortlist=shortlist)
+    bundle = open_bundle(folder)
+    check_translates(bundle)
+    bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
+    with tempfile.TemporaryDirectory(prefix="dst-ct2-") as temporary:
+        write_ct2(bundle, bundle.load_weights(), Path(temporary) / "model", "float32")
+        return _open_export(Path(temporary) / "model", device, precision, threads, to, settings)
+
+
+def _open_export(
+    folder: Path,
+    device: str | None,
+    precision: str | None,
+    threads: int | None,
+    to: str | None,
+    given: dict[str, float | str | None],
+    *,
+    shortlist: bool = False,
+) -> Translator:
+    export = _read_record(folder / RECORD)
+    if given.get("pruning_threshold"):
+        raise ConfigError("--prune is not available with CTranslate2: leave it out")
+    settings = override_settings(export.config.decoding, {**given, "pruning_threshold": 0.0})
+    src = None if export.is_joint else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
+    tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
+    tags = build_tags(export.directions, export.src_lang, export.tgt_lang, to)
+    loaded = _load(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
+    identity = export.identity
+    shortlisted = shortlist and (folder / VOCABULARY_MAP).is_file()
+    if shortlisted:
+        identity = (*identity, file_sha256(folder / VOCABULARY_MAP))
+    unused = unused_rows(export.config.model, tokenizer.vocab_size)
+    engine = CT2Engine(loaded, tokenizer, export.positions, unused, identity, shortlist=shortlisted)
+    translator = Translator(engine, tokenizer, settings)
+    translator.tags = tags
+    return translator
+
+
+class CT2Engine:
+    """Searches with CTranslate2, and ranks its hypotheses as our search does.
+
+    It is a :class:`dstransformer.decoding.engine.SearchEngine`.
+
+    Args:
+        translator: A ``ctranslate2.Translator`` with a model that :mod:`dstransformer.exchange.ct2` wrote.
+        tokenizer: The tokenizer beside it.
+        max_tokens: Maximum tokens of a sentence, with its end: the positions of the model.
+        unused: The names of the rows of the embedding that are no pieces.
+        identity: What identifies the weights, and the shortlist.
+        shortlist: Whether outputs consist of the pieces that the model's vocabulary map has for the sources of a batch.
+    """
+
+    def __init__(
+        self,
+        translator: Any,
+        tokenizer: Tokenizer,
+        max_tokens: int,
+        unused: Sequence[str] = (),
+        identity: tuple[str, ...] = (),
+        *,
+        shortlist: bool = False,
+    ) -> None:
+        self.translator = translator
+        self.shortlist = shortlist
+        self.max_tokens = max_tokens
+        self.identity = identity
+        self.names = tokenizer.pieces(range(tokenizer.vocab_size))
+        self.src_names = tokenizer.src.pieces(range(tokenizer.src.vocab_size))
+        self.ids = {name: token for token, name in enumerate(self.names)}
+        self.unused = list(unused)
+
+    def describe(self) -> dict[str, Any]:
+        """The engine, its device and its compute type, as plain data."""
+        return {
+            "engine": "ctranslate2",
+            "device": self.translator.device,
+            "precision": self.translator.compute_type,
+        }
+
+    def max_input_tokens(self, settings: DecodingConfig) -> int:
+        """See :meth:`SearchEngine.max_input_tokens`: the setting, but no more than the model has positions."""
+        return min(settings.max_input_tokens or self.max_tokens, self.max_tokens - 1)
+
+    def search(
+        self,
+        src: Sequence[Sequence[int]],
+        settings: DecodingConfig,
+        *,
+        numbers: Sequence[int],
+        n_best: int = 1,
+        prefixes: Sequence[Sequence[int]] = (),
+        progress: Advance | None = None,
+    ) -> list[list[Hypothesis]]:
+        """See :meth:`SearchEngine.search`. There is no pruning."""
+        self._check_prefixes(prefixes, numbers)
+        search = _Search(self, settings)
+        sentences = [search.prepare(ids, prefixes[index] if prefixes else ()) for index, ids in enumerate(src)]
+        batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
+        batches = plan_batches([len(ids) for ids in src], batch_tokens)
+        candidates: list[list[_Candidate]] = [[] for _ in src]
+        rounded = [min(-(-one.limit // LIMIT_STEP) * LIMIT_STEP, self.max_tokens) for one in sentences]
+        for batch in search.decode(_split(batches, rounded), sentences, candidates):
+            if progress is not None:
+                progress(len(batch.indices))
+        too_long = [[index for index in batch if _exceeds(sentences[index], candidates[index])] for batch in batches]
+        for _ in search.decode(_split(too_long, [one.limit for one in sentences]), sentences, candidates):
+            pass
+        search.score_exactly(sentences, candidates)
+        if progress is not None and (empty := sum(not ids for ids in src)):
+            progress(empty)
+        return [search.rank(hypotheses)[:n_best] for hypotheses in candidates]
+
+    def submit_ahead(self, items: Iterable[Item], submit: Callable[[Item], Any]) -> Iterator[tuple[Item, Any]]:
+        """Each item with its pending answers. Some items are submitted ahead, so that no worker is idle.
+
+        Not all are submitted together, because CTranslate2 finishes them even when the program is interrupted.
+        """
+        rest, given = iter(items), deque[tuple[Item, Any]]()
+        while True:
+            given.extend(
+                (item, submit(item)) for item in islice(rest, 2 * self.translator.num_translators - len(given))
+            )
+            if not given:
+                return
+            yield given.popleft()
+
+    def _check_prefixes(self, prefixes: Sequence[Sequence[int]], numbers: Sequence[int]) -> None:
+        for number, ids in zip(numbers, prefixes, strict=False):
+            if len(ids) + 1 > self.max_tokens:
+                raise DataError(
+                    f"the prefix of sentence {number} has {len(ids) + 1} tokens with its end, the model has positions "
+                    f"for {self.max_tokens}: shorten it"
+                )
+
+
+class _Search:
+    """A search with one engine and one set of settings."""
+
+    def __init__(self, engine: CT2Engine, settings: DecodingConfig) -> None:
+        self._engine = engine
+        self._settings = settings
+        # Of the length, by which CTranslate2 ranks; the result is chosen by our own formula among those it returns.
+        # Not 0: then CTranslate2 would stop at the first hypothesis that ends.
+        self._exponent = max(length_exponent(settings), 1e-6)
+
+    def prepare(self, src: Sequence[int], prefix: Sequence[int]) -> _Sentence:
+        """A sentence with its pieces' names and the limit of its output."""
+        limit = max(len(src) + 1 + self._settings.max_extra_tokens, self._settings.min_tokens + 1, len(prefix) + 1)
+        names = [self._engine.src_names[token] for token in src]
+        return _Sentence(names, [self._engine.names[token] for token in prefix], min(limit, self._engine.max_tokens))
+
+    def decode(
+        self, batches: Sequence[_Batch], sentences: Sequence[_Sentence], candidates: list[list[_Candidate]]
+    ) -> Iterator[_Batch]:
+        """Translate in batches. Yields a batch when its part of ``candidates`` is set."""
+        for batch, answers in self._engine.submit_ahead(
+            batches, lambda batch: self._submit([sentences[index] for index in batch.indices], batch.limit)
+        ):
+            for index, answer in zip(batch.indices, answers, strict=True):
+                candidates[index] = self._read(answer.result())
+            yield batch
+
+    def _submit(self, batch: Sequence[_Sentence], limit: int) -> Any:
+        """Start to translate a batch. The last token of an output of full length is its end, which is added later."""
+        search, longest = self._settings, limit - 1
+        begun = any(one.prefix for one in batch)
+        return self._engine.translator.translate_batch(
+            [one.src for one in batch],
+            [one.prefix for one in batch] if begun else None,
+            asynchronous=True,
+            beam_size=search.beam_size,
+            num_hypotheses=search.beam_size,
+            patience=PATIENCE if search.beam_size > 1 else 1.0,
+            length_penalty=self._exponent,
+            max_input_length=0,
+            max_decoding_length=longest,
+            min_decoding_length=min(search.min_tokens, longest),
+            suppress_sequences=[[name] for name in (*self._engine.names[:FIRST_PIECE], *self._engine.unused)],
+            return_scores=True,
+            return_end_token=True,
+            use_vmap=self._engine.shortlist and not begun,  # it would replace pieces of a prefix that it lacks
+        )
+
+    def _read(self, result: Any) -> list[_Candidate]:
+        """The hypotheses of a sentence."""
+        candidates = []
+        for names, score in zip(result.hypotheses, result.scores, strict=True):
+            log_probability = score * len(names) ** self._exponent
+            if log_probability > IMPOSSIBLE:
+                ended = names[-1:] == [self._engine.names[FIRST_PIECE]]
+                candidates.append(_Candidate(names[:-1] if ended else names, ended, log_probability))
+        return candidates
+
+    def score_exactly(self, sentences: Sequence[_Sentence], candidates: list[list[_Candidate]]) -> None:
+        """Score hypotheses by forced decoding where CTranslate2 does not have the model's own probability.
+
+        It leaves out a prefix, and the end of an output of full length. Rows that are no pieces are not in its sum of
+        probabilities, nor is the end up to ``min_tokens``.
+        """
+        rescore_all = bool(self._engine.unused or self._settings.min_tokens)
+        indices = [
+            index
+            for index, one in enumerate(sentences)
+            if rescore_all or one.prefix or not all(each.ended for each in candidates[index])
+        ]
+
+        def submit(index: int) -> Any:
+            targets = [one.names for one in candidates[index]]
+            sources = [sentences[index].src] * len(targets)
+            return self._engine.translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
+
+        for index, answers in self._engine.submit_ahead(indices, submit):
+            sums = [math.fsum(answer.result().log_probs) for answer in answers]
+            candidates[index] = [
+                one._replace(log_probability=exact) for one, exact in zip(candidates[index], sums, strict=True)
+            ]
+
+    def rank(self, candidates: Sequence[_Candidate]) -> list[Hypothesis]:
+        """The hypotheses of a sentence by our score, best first; one that is empty if there are none."""
+        hypotheses = []
+        for names, _, log_probability in candidates:
+            penalty = length_penalty(len(names) + 1, self._settings.length_penalty, self._settings.length_offset)
+            ours = log_probability / penalty
+            hypotheses.append(Hypothesis([self._engine.ids[name] for name in names], ours, log_probability))
+        return sorted(hypotheses, key=lambda one: -one.score) or [Hypothesis([], 0.0, 0.0)]
+
+
+def _split(batches: Sequence[Sequence[int]], limits: Sequence[int]) -> list[_Batch]:
+    """The batches, divided so that the sentences of each have one limit; ``limits`` are those of all sentences."""
+    split: list[_Batch] = []
+    for batch in batches:
+        by_limit: dict[int, list[int]] = {}
+        for index in batch:
+            by_limit.setdefault(limits[index], []).append(index)
+        split += [_Batch(indices, limit) for limit, indices in by_limit.items()]
+    return split
+
+
+def _exceeds(sentence: _Sentence, candidates: Sequence[_Candidate]) -> bool:
+    """Whether a hypothesis of a sentence is beyond its limit."""
+    return any(len(hypothesis.names) + 1 > sentence.limit for hypothesis in candidates)
+
+
+def _read_record(path: Path) -> _Export:
+    def build(record: dict[str, Any]) -> _Export:
+        return _Export(
+            config=complete_config({name: record[name] for name in ("model", "decoding")}, str(path)),
+            positions=int(record["positions"]),
+            identity=(str(record["weights_sha256"]), str(record["quantization"])),
+            is_joint=record.get("joint_vocabulary", True),
+            src_lang=record.get("src_lang"),
+            tgt_lang=record.get("tgt_lang"),
+            directions=read_directions(record.get("directions"), path),
+        )
+
+    return read_record(path, build, newest=FORMAT_VERSION, advice="export the bundle again")
+
+
+def _load(folder: Path, device: str, compute_type: str, threads: int) -> Any:
+    """Workers of one thread each: faster than one worker of all threads."""
+    ctranslate2 = require_ctranslate2()
+    named = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", device)
+    if named is None:
+        raise ConfigError(f"cannot use the device {device!r} with CTranslate2: give cpu, cuda or cuda:N")
+    torch_threads = torch.get_num_threads()
+    try:
+        return ctranslate2.Translator(
+            str(folder),
+            device=named[1],
+            device_index=int(named[2] or 0),
+            compute_type=compute_type,
+            inter_threads=threads if named[1] == "cpu" else 1,
+            intra_threads=1,
+            max_queued_batches=-1,
+        )
+    except ValueError as error:
+        raise ConfigError(f"CTranslate2 cannot use the precision {compute_type} on {device}: {error}") from None
+    except RuntimeError as error:
+        raise DataError(f"CTranslate2 cannot load {folder} on {device}: {error}") from None
+    finally:
+        torch.set_num_threads(torch_threads)  # CTranslate2 sets OpenMP's number for the whole process

@@ -1,0 +1,374 @@
+"""``dst import hf``: a folder of a ``transformers.MarianMTModel``, such as an OPUS-MT model, as a bundle.
+
+What ``dst export hf`` wrote comes back with its tokenizer, byte for byte. Its weights stay in Marian's form, see
+:mod:`dstransformer.exchange.marian_export`.
+
+Reading it needs nothing of Hugging Face but safetensors: its files are weights, JSON and SentencePiece models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dstransformer.config import Config, ModelConfig, complete_config
+from dstransformer.data import Direction, Tokenizer
+from dstransformer.data.directions import common_language
+from dstransformer.data.tokenizer import MAX_BYTES
+from dstransformer.errors import ConfigError, DataError, UserError, counted, shown
+from dstransformer.exchange.hf_export import JOINT_FORMAT_VERSION, SEPARATE_FORMAT_VERSION
+from dstransformer.exchange.hf_tokenizer import MARIAN_MT
+from dstransformer.exchange.import_record import Imported, imported_from, whole_number
+from dstransformer.exchange.marian_export import EPSILON
+from dstransformer.exchange.marian_tokenizer import (
+    Vocabulary,
+    absent_pieces,
+    build_tokenizer,
+    check_numbers,
+    exact_vocabulary,
+    order_vocabulary,
+    read_model,
+)
+from dstransformer.exchange.marian_weights import Load, bundle_weights
+from dstransformer.exchange.weights import FULL_ADVICE
+from dstransformer.io.files import read_bounded, read_error, replace_folder
+from dstransformer.io.json_text import read_record
+from dstransformer.io.output_folders import check_bundle_folder
+from dstransformer.model import open_bundle, save_bundle
+from dstransformer.model.bundle import describe_misfit
+from dstransformer.model.transformer import sinusoidal_table
+
+CONFIG, GENERATION, WEIGHTS = "config.json", "generation_config.json", "model.safetensors"
+SOURCE_MODEL, TARGET_MODEL, VOCABULARY = "source.spm", "target.spm", "vocab.json"
+TARGET_VOCABULARY, TOKENIZER_CONFIG = "target_vocab.json", "tokenizer_config.json"
+
+_ADVICE = "if it is damaged, download the model again"
+
+#: The functions of a feed-forward network, by their names there.
+_ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
+
+#: What a ``MarianConfig`` may ask for and a bundle does not have, with the value that it must have, if it states one.
+_REQUIRED = {
+    "scale_embedding": True,
+    "static_position_embeddings": True,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "add_bias_logits": False,
+    "is_encoder_decoder": True,
+}
+
+
+def import_hf(
+    folder: Path, out: Path, *, src_lang: str | None = None, tgt_lang: str | None = None, overwrite: bool = False
+) -> Imported:
+    """Write a bundle of a model of Hugging Face's ``transformers``.
+
+    Args:
+        folder: The folder of a ``MarianMTModel`` and its ``MarianTokenizer``.
+        out: The bundle; it appears once it is complete.
+        src_lang: Code of the source language; None takes that of the folder's tokenizer, if it states one.
+        tgt_lang: That of the target language.
+        overwrite: Whether to replace a bundle.
+
+    Raises:
+        DataError: The folder lacks a file or holds another model, or a bundle cannot hold it; or ``out`` is something
+            else.
+        StorageError: The bundle cannot be written.
+    """
+    check_bundle_folder(out, "--out", overwrite=overwrite)
+    _check_folder(folder)
+    stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
+    tokenizer, (source, target), absent = _open_tokenizer(folder, stated)
+    config = _read_config(folder, stated)
+    with _open_weights(folder / WEIGHTS) as load:
+        _check_positions(load, config.model, folder / WEIGHTS)
+        try:
+            weights = bundle_weights(load, config.model, source.rows, target.rows)
+        except (IndexError, RuntimeError) as error:
+            raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {shown(error, quote=False)}") from None
+    if (misfit := describe_misfit(config.model, tokenizer, weights)) is not None:
+        raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {misfit}")
+    languages = _languages(folder, src_lang, tgt_lang)
+    record = _provenance(folder, languages, source.tags)
+
+    def write(new: Path) -> None:
+        save_bundle(new, weights, config, tokenizer, record)
+
+    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
+    return Imported(open_bundle(out), absent)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that lacks a file."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder: name one with {CONFIG}, {WEIGHTS} and the files of a tokenizer")
+    for name in _files(folder):
+        if (folder / name).is_file():
+            continue
+        if name == WEIGHTS and (pickled := sorted(path.name for path in folder.glob("pytorch_model*.bin"))):
+            raise DataError(
+                f"{folder} has its weights in {pickled[0]}, a pickle, which may execute anything when it is read: "
+                f'where you trust it, write safetensors, MarianMTModel.from_pretrained("{folder}").save_pretrained(NEW)'
+            )
+        if name == WEIGHTS and (folder / f"{WEIGHTS}.index.json").is_file():
+            raise DataError(f"{folder} has its weights in several files: save them in one, {WEIGHTS}")
+        if name == SOURCE_MODEL and (folder / "tokenizer.json").is_file():
+            raise DataError(
+                f"{folder} has no {name}, but a tokenizer.json, which does not hold the SentencePiece models: if an "
+                "earlier `dst export hf` wrote it, export the bundle again"
+            )
+        raise DataError(f"{folder} has no {name}: it is not the folder of a MarianMTModel with its MarianTokenizer")
+
+
+def _files(folder: Path) -> list[str]:
+    """The files of a model."""
+    if (version := _fast_version(folder)) is not None:
+        files = [CONFIG, WEIGHTS, SOURCE_MODEL]
+        return [*files, TARGET_MODEL] if version == SEPARATE_FORMAT_VERSION else files
+    files = [CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY]
+    return [*files, TARGET_VOCABULARY] if _is_separate(folder) else files
+
+
+def _is_separate(folder: Path) -> bool:
+    """Whether each side has a vocabulary of its own. Where the tokenizer does not say so, it reads only one."""
+    return _tokenizer_config(folder).get("separate_vocabs") is True
+
+
+def _fast_version(folder: Path) -> int | None:
+    """The format version of what ``dst export hf`` wrote with fast tokenizers; None of any other folder.
+
+    Whoever gives such a model a ``MarianTokenizer`` keeps its ``config.json``, so that alone does not tell.
+    """
+    if (folder / VOCABULARY).is_file():
+        return None
+    version = _export_record(folder).get("format_version")
+    return version if version in (JOINT_FORMAT_VERSION, SEPARATE_FORMAT_VERSION) else None
+
+
+def _export_record(folder: Path) -> dict[str, Any]:
+    """What ``dst export hf`` states of itself; empty of any other folder."""
+    path = folder / CONFIG
+    record = read_record(path, dict, advice=_ADVICE).get("dstransformer") if path.is_file() else None
+    return record if isinstance(record, dict) else {}
+
+
+def _read_config(folder: Path, stated: Mapping[str, Any]) -> Config:
+    """The configuration of the bundle."""
+    sections = {"model": _architecture(stated, folder / CONFIG), "decoding": _search(folder, stated)}
+    try:
+        return complete_config(sections, str(folder))
+    except ConfigError as error:
+        raise DataError(f"{error}; {_ADVICE}") from None
+
+
+def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The architecture that a ``config.json`` states.
+
+    Raises:
+        DataError: A bundle cannot hold it.
+    """
+    if stated.get("model_type") != "marian":
+        named = ", ".join(map(str, stated.get("architectures") or [])) or stated.get("model_type")
+        raise DataError(f"{path} is of {shown(named)}: only MarianMTModel can be imported")
+    for name, value in _REQUIRED.items():
+        if stated.get(name, value) != value:
+            raise DataError(
+                f"{path}: {name} is {shown(stated[name])}, and a bundle cannot hold that: it must be {value}"
+            )
+    for name in ("ffn_dim", "attention_heads"):
+        one, other = (whole_number(stated, f"{side}_{name}", path) for side in ("encoder", "decoder"))
+        if one != other:
+            raise DataError(f"{path}: encoder_{name} is {one} and decoder_{name} {other}: a bundle has one for both")
+    activation = stated.get("activation_function", "gelu")
+    if activation not in _ACTIVATIONS:
+        raise DataError(
+            f"{path}: activation_function is {shown(activation)}: a bundle has one of {', '.join(_ACTIVATIONS)}"
+        )
+    width, heads = whole_number(stated, "d_model", path), whole_number(stated, "encoder_attention_heads", path)
+    if width % heads or width % 2:
+        raise DataError(f"{path}: d_model {width} is odd, or not a multiple of the {heads} attention heads")
+    shares = stated.get("share_encoder_decoder_embeddings", True)
+    if shares and _is_separate(path.parent):
+        raise DataError(
+            f"{path}: share_encoder_decoder_embeddings is {shares}, but each side has a vocabulary "
+            f"({TARGET_VOCABULARY}): one matrix cannot be for both"
+        )
+    ties = stated.get("tie_word_embeddings", True)
+    depths = [whole_number(stated, f"{side}_layers", path) for side in ("encoder", "decoder")]
+    return {
+        "num_layers": depths[0],
+        "encoder_layers": depths[0] if depths[0] != depths[1] else None,
+        "decoder_layers": depths[1] if depths[0] != depths[1] else None,
+        "d_model": width,
+        "d_ff": whole_number(stated, "encoder_ffn_dim", path),
+        "num_heads": heads,
+        "d_k": width // heads,
+        "d_v": width // heads,
+        **{name: stated.get(name, 0.0) for name in ("dropout", "attention_dropout", "activation_dropout")},
+        "activation": _ACTIVATIONS[activation],
+        "norm_epsilon": EPSILON,
+        "attention_bias": True,
+        "output_bias": True,
+        "tie_embeddings": ("all" if shares else "target") if ties else "none",
+        "vocab_multiple": 1,
+    }
+
+
+def _search(folder: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The search that ``generate`` would do by default, as nearly as ours has it."""
+    path = folder / GENERATION
+    settings = {**stated, **(read_record(path, dict, advice=_ADVICE) if path.is_file() else {})}
+    limits = (stated.get("max_position_embeddings"), _tokenizer_config(folder).get("model_max_length"))
+    longest = min((limit for limit in limits if type(limit) is int and limit > 1), default=512)
+    return {
+        "beam_size": _either(settings.get("num_beams"), 1),
+        "length_penalty": _either(settings.get("length_penalty"), 1.0),
+        "length_offset": 0.0,
+        "min_tokens": _either(settings.get("min_new_tokens"), 0),
+        "max_input_tokens": longest - 1,
+    }
+
+
+def _either(value: object, default: float) -> object:
+    """A stated value, or else the default."""
+    return default if value is None else value
+
+
+def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer, list[Vocabulary], list[str]]:
+    """The tokenizer, the vocabularies of source and target, and the pieces of its models that these lack."""
+    if (version := _fast_version(folder)) is not None:
+        tokenizer = Tokenizer.load(folder / SOURCE_MODEL)
+        if version == SEPARATE_FORMAT_VERSION:
+            tokenizer = Tokenizer.load(folder / TARGET_MODEL, src=tokenizer)
+        return tokenizer, [exact_vocabulary(tokenizer.src), exact_vocabulary(tokenizer)], []
+    vocabularies = _open_vocabularies(folder, stated)
+    try:
+        models = [
+            read_model(read_bounded(folder / name, MAX_BYTES), folder / name) for name in (SOURCE_MODEL, TARGET_MODEL)
+        ]
+    except OSError as error:
+        raise read_error(folder, error) from None
+    absent = [piece for one in zip(models, vocabularies, strict=True) for piece in absent_pieces(*one)]
+    return build_tokenizer(models, vocabularies), vocabularies, absent
+
+
+def _open_vocabularies(folder: Path, stated: Mapping[str, Any]) -> list[Vocabulary]:
+    """The vocabularies of source and target, which may be the same."""
+    pad, end = (_number(stated, f"{name}_token_id", folder / CONFIG) for name in ("pad", "eos"))
+    start = _number({"decoder_start_token_id": pad, **stated}, "decoder_start_token_id", folder / CONFIG)
+    if end in (start, pad):
+        raise DataError(f"{folder / CONFIG}: eos_token_id {end} is the padding, or what decoding starts with, too")
+    of_source = _read_numbers(folder / VOCABULARY, stated, "vocab_size")
+    if not _is_separate(folder):
+        return [order_vocabulary(of_source, pad=pad, start=start, end=end, path=folder / VOCABULARY)] * 2
+    of_target = _read_numbers(folder / TARGET_VOCABULARY, stated, "decoder_vocab_size")
+    target = order_vocabulary(of_target, pad=pad, start=start, end=end, path=folder / TARGET_VOCABULARY)
+    names = {number: name for name, number in of_target.items()}  # config.json has the numbers of the target's pieces
+    if names[end] not in of_source:
+        raise DataError(f"{folder / VOCABULARY} has no piece {shown(names[end])} for the end of a sentence")
+    pad = of_source.get(names[pad], pad)
+    start, end = of_source.get(names[start], pad), of_source[names[end]]
+    return [order_vocabulary(of_source, pad=pad, start=start, end=end, path=folder / VOCABULARY), target]
+
+
+def _read_numbers(path: Path, stated: Mapping[str, Any], size: str) -> dict[str, int]:
+    """The number of each piece of a vocabulary, of which ``config.json`` states the size by this name."""
+    numbers = read_record(path, lambda content: check_numbers(content, path), advice=_ADVICE)
+    rows = stated.get(size) or stated.get("vocab_size")
+    if len(numbers) != rows:
+        raise DataError(f"{path} has {counted(len(numbers), 'piece')}, and the model {shown(rows)} ({CONFIG})")
+    return numbers
+
+
+def _number(stated: Mapping[str, Any], name: str, path: Path) -> int:
+    value = stated.get(name)
+    if type(value) is not int:
+        raise DataError(f"{path}: {name} is {shown(value)}, not a number; {_ADVICE}")
+    return value
+
+
+@contextmanager
+def _open_weights(path: Path) -> Iterator[Load]:
+    """Within it, weights can be read by their names. Each maps the file anew, so that no read page stays in memory."""
+    try:
+        with safe_open(path, "pt") as file:
+            names = set(file.keys())
+
+        def load(name: str) -> Tensor:
+            stored = next((one for one in (name, *_other_names(name)) if one in names), None)
+            if stored is None:
+                raise DataError(f"{path} has no weight {name}: it does not fit {CONFIG}; {_ADVICE}")
+            with safe_open(path, "pt") as mapped:
+                weight: Tensor = mapped.get_tensor(stored)
+            if not weight.is_floating_point():
+                raise DataError(f"{path}: {name} is of type {weight.dtype}, not of floating-point numbers")
+            return weight
+
+        yield load
+    except OSError as error:
+        raise read_error(path, error) from None
+    except SafetensorError as error:
+        raise DataError(f"{path} is not a safetensors file ({shown(error, quote=False)}); {_ADVICE}") from None
+
+
+def _other_names(name: str) -> Iterator[str]:
+    """Under which other names a weight may be stored: one that several share is stored once."""
+    if name == "model.shared.weight":
+        yield from ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+    elif name.endswith("embed_tokens.weight"):
+        yield "model.shared.weight"
+        if name.startswith("model.decoder"):
+            yield "lm_head.weight"
+
+
+def _check_positions(load: Load, model: ModelConfig, path: Path) -> None:
+    """Refuse positions other than sinusoids, if the weights have any."""
+    for side in ("encoder", "decoder"):
+        try:
+            found = load(f"model.{side}.embed_positions.weight").float()
+        except DataError:
+            continue
+        table = sinusoidal_table(len(found), model.d_model, torch.float32, torch.device("cpu"))
+        expected = torch.cat((table[:, 0::2], table[:, 1::2]), dim=1)
+        if found.shape != expected.shape or not torch.allclose(found, expected, atol=2e-3):
+            raise DataError(f"{path}: the positions of the {side} are not sinusoids, and a bundle cannot hold them")
+
+
+def _languages(folder: Path, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
+    stated, exported = _tokenizer_config(folder), _export_record(folder)
+    source, target = (
+        _text(stated.get(name)) or _text(exported.get(ours))
+        for name, ours in (("source_lang", "src_lang"), ("target_lang", "tgt_lang"))
+    )
+    return src_lang or source, tgt_lang or target
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    path = folder / TOKENIZER_CONFIG
+    return read_record(path, dict, advice=_ADVICE) if path.is_file() else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _provenance(folder: Path, languages: tuple[str | None, str | None], tags: list[str]) -> dict[str, Any]:
+    record = imported_from(MARIAN_MT, [folder / name for name in _files(folder)], languages)
+    src_lang = languages[0]
+    if tags:
+        if src_lang is None:
+            raise UserError(
+                f"{folder} translates into several languages ({', '.join(tags[:3])} …), and does not say from which: "
+                "give --src-lang, mul for several"
+            )
+        directions = [Direction(src_lang, tag[2:-2], tag) for tag in tags]
+        record["directions"] = [vars(one) for one in directions]
+        record["tgt_lang"] = common_language(one.tgt_lang for one in directions)
+    return record

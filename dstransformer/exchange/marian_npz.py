@@ -1,0 +1,249 @@
+"""``dst export marian``: a bundle as a model of Marian, from where ``marian convert`` leads to browsers (Bergamot)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from dstransformer.config import ModelConfig
+from dstransformer.data import Tokenizer
+from dstransformer.errors import DataError
+from dstransformer.exchange.lengths import length_exponent
+from dstransformer.exchange.marian_export import check_marian, marian_weights
+from dstransformer.exchange.shortlist import ShortlistOptions
+from dstransformer.exchange.weights import FULL_ADVICE, check_translates
+from dstransformer.io.files import replace_folder
+from dstransformer.io.output_folders import check_output_folder
+from dstransformer.io.products import SIGNATURE, is_marian_export
+from dstransformer.model import Bundle, open_bundle
+
+#: Version of ``dstransformer.json``.
+FORMAT_VERSION = 1
+
+RECORD, MODEL, DECODER = "dstransformer.json", "model.npz", "decoder.yml"
+VOCABULARY, SOURCE_VOCABULARY, TARGET_VOCABULARY = "vocab.spm", "vocab.src.spm", "vocab.tgt.spm"
+LEXICON = "lex.s2t"
+
+#: All files of the folder.
+FILES = (RECORD, MODEL, DECODER, VOCABULARY, SOURCE_VOCABULARY, TARGET_VOCABULARY, LEXICON)
+
+#: The array of the model that holds its configuration, as the bytes of its YAML.
+CONFIG = "special:model.yml"
+
+#: The epsilon of Marian's norms.
+EPSILON = 1e-6
+
+#: The parts of a layer, in the names of a ``MarianMTModel`` and of Marian.
+_ATTENTION = {"self_attn": "self", "encoder_attn": "context"}
+_PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
+_NORMS = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
+
+
+def marian_names(config: ModelConfig) -> dict[str, tuple[str, bool]]:
+    """For each weight of a ``MarianMTModel`` its name in Marian, and whether it is transposed there.
+
+    Args:
+        config: The architecture.
+    """
+    names = {"final_logits_bias": ("decoder_ff_logit_out_b", False)}
+    if config.tie_embeddings == "all":
+        names["model.shared.weight"] = ("Wemb", False)
+    else:
+        for side in ("encoder", "decoder"):
+            names[f"model.{side}.embed_tokens.weight"] = (f"{side}_Wemb", False)
+    if config.tie_embeddings == "none":
+        names["lm_head.weight"] = ("decoder_ff_logit_out_W", True)
+    for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
+        for number in range(depth):
+            names |= _layer_names(side, number)
+    return names
+
+
+def _layer_names(side: str, number: int) -> Iterator[tuple[str, tuple[str, bool]]]:
+    theirs, marian = f"model.{side}.layers.{number}", f"{side}_l{number + 1}"
+    for attention, own in _ATTENTION.items():
+        if attention == "encoder_attn" and side == "encoder":
+            continue
+        for projection, letter in _PROJECTIONS.items():
+            yield f"{theirs}.{attention}.{projection}.weight", (f"{marian}_{own}_W{letter}", True)
+            yield f"{theirs}.{attention}.{projection}.bias", (f"{marian}_{own}_b{letter}", False)
+    for norm, own in _NORMS.items():
+        if norm == "encoder_attn_layer_norm" and side == "encoder":
+            continue
+        yield f"{theirs}.{norm}.weight", (f"{marian}_{own}_ln_scale", False)
+        yield f"{theirs}.{norm}.bias", (f"{marian}_{own}_ln_bias", False)
+    for layer in (1, 2):
+        yield f"{theirs}.fc{layer}.weight", (f"{marian}_ffn_W{layer}", True)
+        yield f"{theirs}.fc{layer}.bias", (f"{marian}_ffn_b{layer}", False)
+
+
+def export_marian(
+    source: str | Path,
+    out: Path,
+    *,
+    shortlist: ShortlistOptions | None = None,
+    overwrite: bool = False,
+    finish: Callable[[Path], None] | None = None,
+) -> Bundle:
+    """Write a bundle as a model of Marian with its vocabulary.
+
+    Args:
+        source: See :func:`dstransformer.model.open_bundle`.
+        out: The folder; it appears once it is complete.
+        shortlist: A corpus whose lexical table limits what Marian translates to; None for no such limit.
+        overwrite: Whether to replace an earlier export.
+        finish: Called with the complete folder before it appears, as to sign it.
+
+    Returns:
+        The bundle.
+
+    Raises:
+        DataError: The source is not a bundle, or Marian cannot hold it; or ``out`` is something else.
+        StorageError: The folder cannot be written.
+    """
+    check_output_folder(out, "OUT", "an export for Marian", is_marian_export, (*FILES, SIGNATURE), overwrite=overwrite)
+    bundle = open_bundle(source)
+    check_translates(bundle)
+    _check(bundle)
+    lexicon = None if shortlist is None else shortlist.lexical_text(bundle.tokenizer)
+    arrays = marian_arrays(bundle)
+    decoder = decoder_config(bundle)
+    if shortlist is not None:
+        decoder["shortlist"] = [LEXICON, shortlist.frequent, shortlist.best, 0]
+
+    def write(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        np.savez(folder / MODEL, **arrays)
+        if bundle.tokenizer.is_joint:
+            bundle.tokenizer.save(folder / VOCABULARY)
+        else:
+            bundle.tokenizer.src.save(folder / SOURCE_VOCABULARY)
+            bundle.tokenizer.save(folder / TARGET_VOCABULARY)
+        if lexicon is not None:
+            (folder / LEXICON).write_text(lexicon, encoding="utf-8")
+        (folder / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False), encoding="utf-8")
+        record = {
+            "format_version": FORMAT_VERSION,
+            "dstransformer": bundle.provenance.get("dstransformer"),
+            "src_lang": bundle.src_lang,
+            "tgt_lang": bundle.tgt_lang,
+            "weights_sha256": bundle.weights_sha256,
+        }
+        (folder / RECORD).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if finish is not None:
+            finish(folder)
+
+    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
+    return bundle
+
+
+def _check(bundle: Bundle) -> None:
+    """Refuse what Marian cannot hold."""
+    model = bundle.model
+    problem = None
+    if model.positions != "timing":
+        problem = f"model.positions is {model.positions}, and Marian has the wavelengths of timing"
+    elif model.start != "zeros":
+        problem = "model.start is embedding, and Marian decodes from zeros"
+    elif bundle.directions:
+        problem = "it translates in several directions, whose tags a vocabulary of Marian would divide"
+    if problem is not None:
+        raise DataError(
+            f"{bundle.path} cannot be a model of Marian: {problem}; train with model.positions=timing and "
+            "model.start=zeros, in one direction"
+        )
+    check_marian(model.model_copy(update={"positions": "sinusoidal"}), bundle.path)
+
+
+def marian_arrays(bundle: Bundle) -> dict[str, Any]:
+    """The arrays of ``model.npz`` by name: its weights in fp32, and its configuration."""
+    model, tokenizer = bundle.model, bundle.tokenizer
+    rows = {"encoder": _rows(tokenizer.src), "decoder": _rows(tokenizer)}
+    # Marian decodes from zeros by itself, and the begin of a sentence keeps its share of the probability.
+    state = marian_weights(bundle.load_weights(), model.model_copy(update={"start": "embedding"}), EPSILON)
+    arrays: dict[str, Any] = {}
+    for name, (marian, transposed) in marian_names(model).items():
+        weight = state[name]
+        if name == "final_logits_bias":
+            weight = weight[:, rows["decoder"]]
+        elif weight.shape[0] != model.d_model and _has_pieces(name):
+            weight = weight[rows["encoder" if "encoder" in name else "decoder"]]
+        arrays[marian] = _array(weight.t() if transposed else weight)
+    config = yaml.safe_dump(marian_config(model, len(rows["encoder"]), len(rows["decoder"])), sort_keys=True)
+    arrays[CONFIG] = np.frombuffer(config.encode("utf-8") + b"\0", dtype=np.int8)
+    return arrays
+
+
+def _has_pieces(name: str) -> bool:
+    """Whether a weight has a row for each piece."""
+    return name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight"))
+
+
+def _array(weight: Tensor) -> np.ndarray[Any, Any]:
+    """A matrix as it is, and a vector as one row."""
+    matrix = weight if weight.dim() == 2 else weight[None]
+    return np.ascontiguousarray(matrix.to(torch.float32).numpy())
+
+
+def _rows(tokenizer: Tokenizer) -> list[int]:
+    """For each piece of the SentencePiece model its id."""
+    ids = {piece: number for number, piece in enumerate(tokenizer.model_pieces) if piece >= 0}
+    return [ids[piece] for piece in range(len(ids))]
+
+
+def marian_config(model: ModelConfig, src_pieces: int, tgt_pieces: int) -> Mapping[str, Any]:
+    """The configuration that Marian stores in its models."""
+    return {
+        "type": "transformer",
+        "version": "v1.12.0",
+        "dim-vocabs": [src_pieces, tgt_pieces],
+        "dim-emb": model.d_model,
+        "enc-depth": model.encoder_depth,
+        "dec-depth": model.decoder_depth,
+        "tied-embeddings-all": model.tie_embeddings == "all",
+        "tied-embeddings": model.tie_embeddings == "target",
+        "tied-embeddings-src": False,
+        "transformer-heads": model.num_heads,
+        "transformer-dim-ffn": model.d_ff,
+        "transformer-decoder-dim-ffn": 0,
+        "transformer-ffn-depth": 2,
+        "transformer-decoder-ffn-depth": 0,
+        "transformer-ffn-activation": model.activation,
+        "transformer-preprocess": "",
+        "transformer-postprocess": "dan",
+        "transformer-postprocess-emb": "d",
+        "transformer-postprocess-top": "",
+        "transformer-decoder-autoreg": "self-attention",
+        "transformer-tied-layers": [],
+        "transformer-train-position-embeddings": False,
+        "transformer-no-projection": False,
+        "input-types": [],
+        "skip": False,
+        "layer-normalization": False,
+        "right-left": False,
+        "ulr": False,
+    }
+
+
+def decoder_config(bundle: Bundle) -> dict[str, Any]:
+    """The content of ``decoder.yml``: our beam search, as nearly as Marian has it.
+
+    Marian divides log-probabilities by ``length ** normalize``.
+    """
+    search = bundle.decoding
+    joint = bundle.tokenizer.is_joint
+    return {
+        "relative-paths": True,
+        "models": [MODEL],
+        "vocabs": [VOCABULARY, VOCABULARY] if joint else [SOURCE_VOCABULARY, TARGET_VOCABULARY],
+        "beam-size": search.beam_size,
+        "normalize": round(length_exponent(search), 4),
+        "word-penalty": 0,
+    }

@@ -1,0 +1,172 @@
+"""The tokenizer of an OPUS-MT model: two SentencePiece models, and a vocabulary that numbers the pieces of both.
+
+Here it is two models that number the same pieces alike: each has all pieces of the vocabulary, and divides text only
+into those that it had before. If each side has a vocabulary of its own, each model has the pieces of its side's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dstransformer.data import Tokenizer
+from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.errors import DataError, shown
+
+#: How the vocabulary writes the tag of a target language.
+TAG = re.compile(r">>[^<>\s]+<<")
+
+#: The special pieces in the order of their ids.
+SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
+
+#: The score of a piece that a model never divides text into. BPE makes the pieces of high scores first.
+UNUSED_SCORE = -1e9
+
+
+class Vocabulary(NamedTuple):
+    """A vocabulary in the order of our ids.
+
+    Attributes:
+        rows: For each id the number of the piece in the vocabulary; None for a special piece that it lacks.
+        names: The names of the pieces that follow the special ones.
+    """
+
+    rows: list[int | None]
+    names: list[str]
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of target languages."""
+        return [name for name in self.names if TAG.fullmatch(name)]
+
+
+def order_vocabulary(numbers: Mapping[str, int], *, pad: int, start: int, end: int, path: object) -> Vocabulary:
+    """Order a vocabulary: the special pieces, then the others by their numbers.
+
+    Args:
+        numbers: The number of each piece.
+        pad: The number of the padding.
+        start: The number of what decoding starts with; in OPUS-MT's models the padding.
+        end: The number of the end of a sentence.
+        path: The file, for errors.
+
+    Raises:
+        DataError: The numbers are not those from 0 on, each once; or it has no piece for unknown text.
+    """
+    by_number = {number: name for name, number in numbers.items()}
+    if sorted(by_number) != list(range(len(numbers))):
+        raise DataError(f"{path}: the numbers of its {len(numbers):,} pieces are not 0 to {len(numbers) - 1:,}")
+    if "<unk>" not in numbers:
+        raise DataError(f"{path} has no piece <unk> for unknown text")
+    for name, number in (("pad_token_id", pad), ("decoder_start_token_id", start), ("eos_token_id", end)):
+        if number not in by_number:
+            raise DataError(f"{path} has {len(numbers):,} pieces, and {name} is {number}: it is of another model")
+    special = [None if pad == start else pad, numbers["<unk>"], start, end]
+    others = [number for number in range(len(numbers)) if number not in (pad, *special)]
+    return Vocabulary([*special, *others], [by_number[number] for number in others])
+
+
+def exact_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    """The vocabulary of a model that numbers the pieces as its tokenizer does. A tag stands without its space."""
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    names = [piece.removeprefix("▁") if piece in tokenizer.symbols else piece for piece in pieces]
+    return Vocabulary([*range(tokenizer.vocab_size)], names[len(SPECIAL) :])
+
+
+def read_model(model: bytes, path: object) -> Any:
+    """A SentencePiece model as a ``ModelProto``.
+
+    Raises:
+        DataError: It is none.
+    """
+    return Tokenizer(model, str(path)).proto()
+
+
+def build_tokenizer(models: Sequence[Any], vocabularies: Sequence[Vocabulary]) -> Tokenizer:
+    """The tokenizer of a bundle.
+
+    Args:
+        models: Those that divide source and target text, as ``ModelProto``.
+        vocabularies: The pieces of the source and of the target.
+
+    Raises:
+        DataError: A vocabulary has no piece of its model.
+    """
+    source, target = (
+        numbered_model(model, vocabulary, f"{side}.spm")
+        for model, vocabulary, side in zip(models, vocabularies, ("source", "target"), strict=True)
+    )
+    return Tokenizer(target, TOKENIZER_NAME, Tokenizer(source, SRC_TOKENIZER_NAME))
+
+
+def absent_pieces(model: Any, vocabulary: Vocabulary) -> list[str]:
+    """The pieces that a model divides text into but its vocabulary lacks. Their text is divided into others."""
+    return sorted(_divided(model).keys() - set(vocabulary.names))
+
+
+def _divided(model: Any) -> dict[str, Any]:
+    """The pieces that a model divides text into, by their names."""
+    kinds = model.SentencePiece
+    ordinary = (kinds.NORMAL, kinds.USER_DEFINED, kinds.BYTE)
+    return {piece.piece: piece for piece in model.pieces if piece.type in ordinary}
+
+
+def numbered_model(model: Any, vocabulary: Vocabulary, name: object) -> bytes:
+    """A model that divides text as ``model`` does, and whose pieces are those of the vocabulary.
+
+    Args:
+        model: The model, as a ``ModelProto``.
+        vocabulary: The pieces.
+        name: The model's file, for errors.
+
+    Raises:
+        DataError: They have no piece in common.
+    """
+    divided = _divided(model)
+    if not divided.keys() & set(vocabulary.names):
+        raise DataError(f"{name} and the vocabulary have no piece in common: they are of different models")
+    numbered = type(model)()
+    numbered.CopyFrom(model)
+    del numbered.pieces[:]
+    kinds = model.SentencePiece
+    for special in SPECIAL:
+        kind = kinds.UNKNOWN if special == "<unk>" else kinds.CONTROL
+        numbered.pieces.add(piece=special, score=0.0, type=kind)
+    for piece, own in zip(unique_names(vocabulary.names), vocabulary.names, strict=True):
+        if own in divided and piece == own:
+            numbered.pieces.add().CopyFrom(divided[own])
+        elif TAG.fullmatch(own):
+            numbered.pieces.add(piece=f"▁{piece}", score=0.0, type=kinds.USER_DEFINED)
+        else:
+            numbered.pieces.add(piece=piece, score=UNUSED_SCORE, type=kinds.UNUSED)
+    training = numbered.trainer_spec
+    training.vocab_size = len(numbered.pieces)
+    training.pad_id, training.unk_id, training.bos_id, training.eos_id = range(len(SPECIAL))
+    training.pad_piece, training.unk_piece, training.bos_piece, training.eos_piece = SPECIAL
+    content: bytes = numbered.SerializeToString()
+    return content
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names of pieces, of which those that spell a special piece, or nothing, are changed."""
+    taken = {*SPECIAL, *names}
+    unique = []
+    for name in names:
+        own = name
+        while own in SPECIAL or not own or (own != name and own in taken):
+            own += "#"
+        taken.add(own)
+        unique.append(own)
+    return unique
+
+
+def check_numbers(content: object, path: object) -> dict[str, int]:
+    """The content of a ``vocab.json``.
+
+    Raises:
+        DataError: It does not map pieces to numbers.
+    """
+    if not isinstance(content, dict) or not all(type(number) is int for number in content.values()):
+        raise DataError(f"{path} does not map pieces to numbers: {shown(content)}")
+    return content

@@ -1,0 +1,226 @@
+"""A shortlist of target pieces for each source piece: the vocabulary map of CTranslate2, a lexical table for Marian.
+
+With one, the product before the softmax has rows for the pieces that the source may be translated to, instead of for
+all. The pieces come from lexical probabilities, IBM's model 1 (Brown et al., 1993, section 4.1), of a corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dstransformer.data import EOS_ID, Corpus, Tokenizer
+from dstransformer.data.reader import Split
+from dstransformer.errors import DataError
+
+#: Pieces of each kind, if nothing else is asked for.
+DEFAULT_SIZE = 100
+
+#: Passes of expectation and maximisation.
+ITERATIONS = 5
+
+#: Pairs of a corpus that are read, evenly spaced.
+MAX_PAIRS = 500_000
+
+#: Pairs that are computed at once.
+CHUNK_PAIRS = 20_000
+
+Int64 = npt.NDArray[np.int64]
+Float = npt.NDArray[np.float64]
+
+
+class Shortlist(NamedTuple):
+    """The pieces that translations may consist of.
+
+    Attributes:
+        always: Target pieces that every translation may have, in ascending order.
+        by_source: For each source piece its further target pieces, best first.
+    """
+
+    always: list[int]
+    by_source: list[list[int]]
+
+    def text(self, tokenizer: Tokenizer) -> str:
+        """The map in CTranslate2's format: a line for each source piece, a tab, the target pieces between spaces.
+
+        The first line has no source piece. Pieces stand by name.
+
+        Raises:
+            DataError: A piece has a space, a tab or a line break in its name.
+        """
+        source = tokenizer.src.pieces(range(tokenizer.src.vocab_size))
+        target = tokenizer.pieces(range(tokenizer.vocab_size))
+        for name in (*source, *target):
+            if set(name) & set(" \t\n"):
+                raise DataError(f"the piece {name!r} cannot stand in a shortlist: its name has a space or a line break")
+        rows = [("", self.always), *((name, row) for name, row in zip(source, self.by_source, strict=True) if row)]
+        return "".join(f"{name}\t{' '.join(target[piece] for piece in row)}\n" for name, row in rows)
+
+
+@dataclass(frozen=True)
+class ShortlistOptions:
+    """What a shortlist is built from.
+
+    Attributes:
+        corpus: The folder of the corpus.
+        best: See :func:`build_shortlist`.
+        frequent: See :func:`build_shortlist`.
+    """
+
+    corpus: Path
+    best: int
+    frequent: int
+
+    def build(self, tokenizer: Tokenizer) -> str:
+        """The vocabulary map for a model with this tokenizer.
+
+        Raises:
+            DataError: The folder is not a corpus, or it is encoded with another tokenizer.
+        """
+        return build_shortlist(self._open(tokenizer), best=self.best, frequent=self.frequent).text(tokenizer)
+
+    def lexical_text(self, tokenizer: Tokenizer) -> str:
+        """The lexical table that Marian makes a shortlist of: lines of target piece, source piece and probability.
+
+        It has the most probable target pieces of each source piece.
+
+        Raises:
+            DataError: See :meth:`build`.
+        """
+        corpus = self._open(tokenizer)
+        table = lexical_table(corpus.split("train"), tokenizer.src.vocab_size, tokenizer.vocab_size)
+        source, target = (one.pieces(range(one.vocab_size)) for one in (tokenizer.src, tokenizer))
+        chosen = [cell for cells in _likely(table, len(source), self.best) for cell in cells.tolist()]
+        return "".join(
+            f"{target[table.target[cell]]} {source[table.source[cell]]} {table.probability[cell]:.6g}\n"
+            for cell in chosen
+        )
+
+    def _open(self, tokenizer: Tokenizer) -> Corpus:
+        """The corpus, which must have the tokenizer of the model."""
+        corpus = Corpus.open(self.corpus)
+        if corpus.tokenizer.identity != tokenizer.identity:
+            raise DataError(
+                f"--shortlist {self.corpus}: the corpus has another tokenizer than the model: name the corpus that the "
+                "model was trained on, or one with its tokenizer"
+            )
+        return corpus
+
+
+class LexicalTable(NamedTuple):
+    """Probabilities of target pieces, given a source piece, for the pairs that occur together in a sentence pair.
+
+    Attributes:
+        source: Of each pair, in ascending order, ``(pairs,)``; one more than the last source piece is the empty word.
+        target: Of each pair, in ascending order for each source piece.
+        probability: ``p(target | source)``.
+    """
+
+    source: Int64
+    target: Int64
+    probability: Float
+
+
+def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> Shortlist:
+    """The shortlist of a corpus.
+
+    Args:
+        corpus: Its training pairs are read.
+        best: Most probable target pieces of each source piece.
+        frequent: Most frequent target pieces, which every translation may have, with the end of a sentence.
+
+    Returns:
+        The shortlist. With a joint vocabulary a source piece may also stay itself, as names and numbers do.
+    """
+    split, tokenizer = corpus.split("train"), corpus.tokenizer
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    for _, _, tgt, _ in _chunks(split):
+        counts += np.bincount(tgt, minlength=len(counts))
+    most = np.argsort(-counts, kind="stable")[:frequent]
+    always = sorted({EOS_ID, *most[counts[most] > 0].tolist()})
+    table = lexical_table(split, tokenizer.src.vocab_size, tokenizer.vocab_size)
+    by_source = []
+    for piece, cells in enumerate(_likely(table, tokenizer.src.vocab_size, best)):
+        own = [piece] if tokenizer.is_joint and piece > EOS_ID else []
+        found = dict.fromkeys(own + table.target[cells].tolist())
+        by_source.append([target for target in found if target not in always])
+    return Shortlist(always, by_source)
+
+
+def _likely(table: LexicalTable, src_size: int, best: int) -> Iterator[Int64]:
+    """For each source piece the places in a table of its most probable target pieces, best first."""
+    order = np.lexsort((table.target, -table.probability, table.source))
+    starts = np.searchsorted(table.source, np.arange(src_size + 1))
+    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        yield order[begin : min(end, begin + best)]
+
+
+def lexical_table(split: Split, src_size: int, tgt_size: int) -> LexicalTable:
+    """IBM's model 1 of the pieces of a split, from uniform probabilities.
+
+    Args:
+        split: The pairs.
+        src_size: Number of source pieces.
+        tgt_size: Number of target pieces.
+    """
+    keys = np.zeros(0, dtype=np.int64)
+    probability: Float | None = None
+    for _ in range(ITERATIONS):
+        total = np.zeros(len(keys))
+        for chunk in _chunks(split):
+            cells, sizes = _cells(*chunk, src_size, tgt_size)
+            found, place = np.unique(cells, return_inverse=True)
+            at = np.searchsorted(keys, found)
+            weight = np.ones(len(cells)) if probability is None else probability[at][place]
+            begins = np.cumsum(sizes) - sizes
+            expected = _sums(place, weight / np.repeat(np.add.reduceat(weight, begins), sizes), len(found))
+            if probability is None:
+                keys, total = _merge(keys, total, found, expected)
+            else:
+                total[at] += expected
+        source = keys // tgt_size
+        probability = total / np.bincount(source, total, src_size + 1)[source]
+    assert probability is not None
+    return LexicalTable(keys // tgt_size, keys % tgt_size, probability)
+
+
+def _merge(keys: Int64, counts: Float, found: Int64, more: Float) -> tuple[Int64, Float]:
+    """The sums of two sparse counts; keys are in ascending order."""
+    merged, place = np.unique(np.concatenate((keys, found)), return_inverse=True)
+    return merged, _sums(place, np.concatenate((counts, more)), len(merged))
+
+
+def _sums(place: Int64, weights: Float, size: int) -> Float:
+    return np.bincount(place, weights, size).astype(np.float64)
+
+
+def _chunks(split: Split) -> Iterator[tuple[Int64, Int64, Int64, Int64]]:
+    """Source pieces, their numbers, target pieces and their numbers, of some pairs at a time."""
+    pairs = np.unique(np.linspace(0, len(split) - 1, min(len(split), MAX_PAIRS)).astype(np.int64))
+    for begin in range(0, len(pairs), CHUNK_PAIRS):
+        src, src_lengths, tgt, tgt_lengths = split.gather(pairs[begin : begin + CHUNK_PAIRS])
+        yield src.astype(np.int64), src_lengths.astype(np.int64), tgt.astype(np.int64), tgt_lengths.astype(np.int64)
+
+
+def _cells(
+    src: Int64, src_lengths: Int64, tgt: Int64, tgt_lengths: Int64, empty: int, tgt_size: int
+) -> tuple[Int64, Int64]:
+    """For each target token the pairs with every source token of its sentence, and with the empty word.
+
+    Returns:
+        ``source * tgt_size + target`` of each pair, and the number of pairs of each target token.
+    """
+    ends = np.cumsum(src_lengths)
+    with_empty = np.insert(src, ends, empty)
+    lengths = src_lengths + 1
+    begins = np.cumsum(lengths) - lengths
+    sizes = np.repeat(lengths, tgt_lengths)
+    of_token = np.repeat(begins, tgt_lengths)
+    within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    source = with_empty[np.repeat(of_token, sizes) + within]
+    return source * tgt_size + np.repeat(tgt, sizes), sizes

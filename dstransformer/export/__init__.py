@@ -1,1 +1,0 @@
-"""Exports trained models to the formats of other tools."""

@@ -1,0 +1,4 @@
+"""Whole capabilities that training, translating and scoring do not need.
+
+Each holds its commands. An extra imports the core, the core never an extra, nor an extra another one.
+"""

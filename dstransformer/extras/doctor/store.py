@@ -1,0 +1,145 @@
+"""Checks of the MLflow store, and of the records that wait for it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from dstransformer.errors import DstError, counted, without_secrets
+from dstransformer.extras.doctor.finding import Finding
+from dstransformer.io.files import lock_owner
+from dstransformer.io.products import RUN_LOCK
+from dstransformer.tracking.mlflow.location import (
+    STATE_NAME,
+    TrackingState,
+    check_secrets,
+    is_database,
+    resolve_tracking_uri,
+    sqlite_path,
+)
+from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
+from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries, short_reason
+from dstransformer.tracking.mlflow.sqlite_store import find_problem
+from dstransformer.tracking.mlflow.tracked_run import lacks_end
+from dstransformer.tracking.mlflow.versions import (
+    UnusableStoreError,
+    check_database,
+    describe_server,
+    server_version,
+)
+
+#: Runs that a finding names at most.
+_MAX_NAMED = 3
+
+
+def check_default_store(runs: Path) -> Iterator[Finding]:
+    """The store that a new run in a folder would use, if its preset names none."""
+    try:
+        address = resolve_tracking_uri(None, runs / "run")
+    except DstError as error:
+        yield Finding("mlflow store", str(error), "FAULT")
+    else:
+        yield check_store(address)
+
+
+def check_store(address: str) -> Finding:
+    """Whether a store answers and fits the installed MLflow."""
+    place = without_secrets(address)
+    try:
+        path = sqlite_path(address)
+        if path is not None and not path.exists():
+            return Finding("mlflow store", f"{place} does not exist yet: the first run creates it")
+        problem = _find_problem(address, path)
+    except UnusableStoreError as error:
+        return Finding("mlflow store", str(error), "FAULT")
+    except Exception as error:
+        advice = "start the server or free the file; runs train on, and `dst track RUN` sends their records later"
+        if isinstance(error, ModuleNotFoundError):
+            advice = f"pip install {error.name}, the driver of that database"
+        return Finding("mlflow store", f"{place} cannot be used: {short_reason(error)}", "FAULT", advice)
+    if problem is not None:
+        return Finding("mlflow store", problem, "FAULT")
+    return Finding("mlflow store", f"{place} answers and fits")
+
+
+def _find_problem(address: str, path: Path | None) -> str | None:
+    """What is wrong with a store; None if nothing is. Raises whatever the store raises."""
+    if path is not None:
+        if (problem := find_problem(path)) is None:
+            return None
+        return f"{path} is broken ({problem}): the next run keeps it under another name and fills a new one"
+    check_secrets(address)
+    if is_database(address):
+        check_database(address)
+        return None
+    if not address.startswith("http"):
+        return None  # Databricks
+    prepare_mlflow()
+    with quiet_libraries():
+        return describe_server(address, server_version(address))
+
+
+def check_outboxes(runs: Path) -> Iterator[Finding]:
+    """Whether runs below a folder have records that their store has not received."""
+    found = {}
+    for state in sorted(runs.glob(f"*/{STATE_NAME}")):
+        number = _count(state.parent) if lock_owner(state.parent / RUN_LOCK) is None else 0
+        if isinstance(number, str):
+            yield Finding("records", number, "FAULT")
+        elif number:
+            found[state.parent] = number
+    if not found:
+        yield Finding("records", f"none pending in {runs}")
+        return
+    named = "; ".join(f"dst track {run}" for run in list(found)[:_MAX_NAMED])
+    more = f"; and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    text = f"{counted(sum(found.values()), 'record')} of {counted(len(found), 'run')} in {runs} not in MLflow"
+    yield Finding("records", text, "FAULT", f"once the store answers: {named}{more}")
+
+
+def check_tracking(run: Path, *, in_training: bool) -> Iterator[Finding]:
+    """The store of a run, and its records.
+
+    Args:
+        run: The run folder.
+        in_training: Whether a process trains there, which sends the records itself.
+    """
+    try:
+        state = TrackingState.load(run)
+    except DstError as error:
+        yield Finding("mlflow store", str(error), "FAULT")
+        return
+    if state is None:
+        yield Finding("mlflow store", "the run is not tracked")
+        return
+    yield check_store(state.tracking_uri)
+    number = _count(run)
+    if isinstance(number, str):
+        yield Finding("records", number, "FAULT")
+    elif number and not in_training:
+        yield Finding("records", f"{counted(number, 'record')} not in MLflow", "FAULT", f"dst track {run}")
+    elif not in_training and lacks_end(Outbox(run, converts=False)):
+        yield Finding("records", "MLflow takes the run for RUNNING", "note", f"dst track {run} marks it as FAILED")
+    else:
+        yield Finding("records", f"{number} to be sent by the training" if number else "MLflow has all")
+
+
+def _count(run: Path) -> int | str:
+    """The number of pending records of a run, or why they cannot be counted."""
+    if os.path.lexists(run / OUTBOX_NAME) and not (run / OUTBOX_NAME).is_file():
+        return f"{run / OUTBOX_NAME} is not a file: move it away"
+    try:
+        outbox = Outbox(run, converts=False)
+        pending, damaged = outbox.pending(), outbox.count_damaged()
+    except DstError as error:
+        return str(error)
+    except (OSError, sqlite3.Error) as error:
+        return f"cannot read {run / OUTBOX_NAME}: {error}"
+    if damaged:
+        return (
+            f"{run / OUTBOX_NAME} has {counted(damaged, 'damaged line')}, which MLflow will lack: restore the file "
+            "from a copy; metrics.jsonl has the metrics"
+        )
+    return pending

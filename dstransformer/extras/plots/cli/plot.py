@@ -1,0 +1,80 @@
+"""``dst plot``: draw the curves of runs, or the learning rates of presets."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.errors import UserError
+from dstransformer.io.command import CommandParser
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def add_parser(commands: Commands[CommandParser]) -> None:
+    """Add the parser of ``dst plot``."""
+    parser = commands.add_parser(
+        "plot",
+        help="draw the curves of runs, or the learning rates of presets",
+        examples=("dst plot runs/a runs/b --out curves.svg", "dst plot --schedule base big --out rates.svg"),
+    )
+    parser.add_argument(
+        "runs", metavar="RUN", type=folder, nargs="*", help="folders that dst train wrote, drawn together"
+    )
+    parser.add_argument(
+        "--schedule", metavar="PRESET", nargs="+", help="draw the learning rates of presets or YAML files instead"
+    )
+    parser.add_argument(
+        "--out",
+        type=folder,
+        metavar="FILE",
+        help="the picture, ending in .png, .svg or .pdf (training.png; with --schedule schedule.png)",
+    )
+    parser.add_argument("--smooth", type=int, metavar="N", help="training curves as the mean of N records (1)")
+    parser.add_argument(
+        "--updates", type=int, metavar="N", help="with --schedule: the last update shown (5 times the longest warm-up)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing --out")
+    parser.set_defaults(handler=run)
+
+
+def run(options: argparse.Namespace) -> CommandResult:
+    """Draw runs or schedules, and save the picture."""
+    _check(options)
+    from dstransformer.io.figures import check_picture, save_figure
+
+    out = options.out or Path("schedule.png" if options.schedule else "training.png")
+    check_picture(out, overwrite=options.overwrite)
+    figure, summary = _draw_schedules(options) if options.schedule else _draw_runs(options)
+    save_figure(figure, out)
+    return CommandResult(f"{summary}\n{out}")
+
+
+def _check(options: argparse.Namespace) -> None:
+    if bool(options.runs) == bool(options.schedule):
+        raise UserError("name either the folders of runs, or presets after --schedule; see `dst plot --help`")
+    if options.smooth is not None and options.schedule:
+        raise UserError("--smooth is for the curves of runs: a schedule is exact")
+    if options.updates is not None and not options.schedule:
+        raise UserError("--updates is the range of --schedule: runs are drawn as far as they went")
+    if options.smooth is not None and options.smooth < 1:
+        raise UserError(f"--smooth {options.smooth}: give a number of records, from 1 (no smoothing)")
+
+
+def _draw_runs(options: argparse.Namespace) -> tuple[Figure, str]:
+    from dstransformer.tracking.plot import draw_runs, read_runs
+
+    runs = read_runs(options.runs)
+    lines = [f"{run.name}: update {max(curve.steps[-1] for curve in run.curves.values()):,}" for run in runs]
+    return draw_runs(runs, options.smooth or 1), "\n".join(lines)
+
+
+def _draw_schedules(options: argparse.Namespace) -> tuple[Figure, str]:
+    from dstransformer.extras.plots.schedules import draw_schedules, load_schedules
+
+    schedules = load_schedules(options.schedule)
+    lines = [f"{schedule.name}: {schedule.describe()}" for schedule in schedules]
+    return draw_schedules(schedules, options.updates), "\n".join(lines)

@@ -1,0 +1,136 @@
+"""``dst reproduce``: do a training again from its record, and compare the figures."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.errors import UserError
+from dstransformer.io.command import CommandParser
+
+if TYPE_CHECKING:
+    from dstransformer.extras.reproduction.report import Report
+
+
+def add_parser(commands: Commands[CommandParser]) -> None:
+    """Add the parser of ``dst reproduce``."""
+    parser = commands.add_parser(
+        "reproduce",
+        help="do a training again from its record, and compare the figures",
+        examples=("dst reproduce runs/en-de --out runs/again",),
+    )
+    parser.add_argument(
+        "recorded", metavar="RUN_OR_BUNDLE", type=folder, help="folder of a run or its final bundle, or a record's file"
+    )
+    parser.add_argument("--corpus", type=folder, help="the corpus (where the record says, or built again)")
+    parser.add_argument(
+        "--inputs", type=folder, metavar="FOLDER", help="folder with the files that the corpus is built from (.)"
+    )
+    parser.add_argument(
+        "--init", type=folder, metavar="BUNDLE", help="the bundle that the training started from (where it was then)"
+    )
+    parser.add_argument("--processes", type=int, metavar="N", help="number of processes (as recorded)")
+    parser.add_argument(
+        "--evaluate-only", action="store_true", help="evaluate the recorded weights again; train nothing"
+    )
+    parser.add_argument(
+        "--prepare-only",
+        action="store_true",
+        help="find or build the corpus, write the configuration and print the command that trains",
+    )
+    parser.add_argument(
+        "--out", type=folder, metavar="FOLDER", help="folder for what is made again (NAME.reproduction)"
+    )
+    parser.add_argument(
+        "--write-record", type=folder, metavar="FILE", help="only write the record to a file, which others can name"
+    )
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    parser.set_defaults(handler=run)
+
+
+def run(options: argparse.Namespace) -> CommandResult:
+    """Reproduce a training, or write its record. The status is 1 if a figure is outside its bound."""
+    from dstransformer.extras.reproduction.reproduce import Request, reproduce
+
+    if options.write_record is not None:
+        return _write_record(options)
+    for option in ("prepare_only", "processes", "init"):
+        if options.evaluate_only and getattr(options, option) not in (None, False):
+            raise UserError(f"--evaluate-only trains nothing: leave out --{option.replace('_', '-')}")
+    name = options.recorded.absolute().name
+    out = options.out or Path(f"{name.removesuffix('.json')}.reproduction")
+    request = Request(
+        recorded=options.recorded,
+        out=out,
+        corpus=options.corpus,
+        inputs=options.inputs,
+        init=options.init,
+        processes=options.processes,
+        evaluate_only=options.evaluate_only,
+        prepare_only=options.prepare_only,
+    )
+    with contextlib.redirect_stdout(sys.stderr):
+        report = reproduce(request, _say)
+    if report is None:
+        return CommandResult()
+    text = json.dumps(report.to_json(), indent=2) if options.json else _describe(report)
+    return CommandResult(text, 0 if report.reproduced else 1)
+
+
+def _write_record(options: argparse.Namespace) -> CommandResult:
+    from dstransformer.extras.reproduction import record
+    from dstransformer.io.text import check_output_file
+
+    for option in ("corpus", "inputs", "init", "processes", "evaluate-only", "prepare-only", "out"):
+        if getattr(options, option.replace("-", "_")) not in (None, False):
+            raise UserError(f"--write-record only writes a file: leave out --{option}")
+    path = check_output_file(options.write_record)
+    if path.exists():
+        raise UserError(f"{path} already exists: give another name")
+    record.read(options.recorded).without_places().write(path)
+    return CommandResult(f"{path}: `dst reproduce {path}` does the training again")
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _describe(report: Report) -> str:
+    """The comparison as a table and a last line."""
+    rows = [("figure", "recorded", "here", "difference", "bound", "")]
+    for one in report.figures:
+        bound = f"{one.bound:.4f}" if math.isfinite(one.bound) else "none"
+        difference = "0" if one.found == one.recorded else f"{one.found - one.recorded:+.2g}"
+        rows.append((one.name, f"{one.recorded:.4f}", f"{one.found:.4f}", difference, bound, one.verdict))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) if place in (0, 5) else cell.rjust(width)
+                  for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]  # fmt: skip
+    if report.loss_difference is not None:
+        gap, step = report.loss_difference
+        apart = "all logged values are equal" if gap == 0 else f"at most {gap:.2g} apart, at update {step:,}"
+        stopped = "; a run that was stopped logs means of fewer updates" if gap and report.same_weights else ""
+        lines.append(f"training loss: {apart}{stopped}")
+    if report.same_weights is not None:
+        lines.append(f"weights: {'the same bits' if report.same_weights else 'other bits'}")
+    lines.append(_verdict(report))
+    return "\n".join(lines)
+
+
+def _verdict(report: Report) -> str:
+    equal = sum(one.verdict == "equal" for one in report.figures)
+    if report.reproduced:
+        how = "equal" if equal == len(report.figures) else "equal or within its bound"
+        return f"{report.name} is reproduced: every figure is {how}"
+    failed = [f"{one.name} is {one.verdict}" for one in report.figures if not one.holds]
+    why = ", ".join(failed) if failed else "its weights have other bits, and nothing differs"
+    return f"{report.name} is NOT reproduced: {why}"

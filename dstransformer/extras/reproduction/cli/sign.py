@@ -1,0 +1,81 @@
+"""``dst sign`` and ``dst verify``: signatures of bundles and exports."""
+
+from __future__ import annotations
+
+import argparse
+
+from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.errors import DataError
+from dstransformer.io.command import CommandParser, exit_on_sigterm
+
+
+def add_parser(commands: Commands[CommandParser]) -> None:
+    """Add the parsers of ``dst sign`` and ``dst verify``."""
+    sign = commands.add_parser(
+        "sign",
+        help="sign a bundle or an export (needs dstransformer[sign])",
+        examples=("dst sign runs/en-de/bundle --key private.pem",),
+    )
+    sign.add_argument("folder", metavar="FOLDER", type=folder, help="folder of a bundle, a run or an export")
+    sign.add_argument(
+        "--key", required=True, type=folder, metavar="FILE", help="private key of an elliptic curve, in PEM format"
+    )
+    sign.set_defaults(handler=run_sign)
+    verify = commands.add_parser(
+        "verify",
+        help="check the signature of a bundle or an export, and all its hashes",
+        examples=("dst verify runs/en-de/bundle --key public.pem",),
+    )
+    verify.add_argument("folder", metavar="FOLDER", type=folder, help="folder of a bundle, a run or an export")
+    verify.add_argument(
+        "--key", type=folder, metavar="FILE", help="public key, in PEM format; without it only a bundle's own hashes"
+    )
+    verify.set_defaults(handler=run_verify)
+
+
+def run_sign(options: argparse.Namespace) -> CommandResult:
+    """Sign a folder, after its hashes have been checked.
+
+    Raises:
+        DataError: The folder is neither a bundle nor an export, or is damaged.
+    """
+    from dstransformer.io.products import SIGNATURE, product_of
+    from dstransformer.io.signatures import Signer
+
+    exit_on_sigterm()
+    signer = Signer(options.key)
+    if product_of(options.folder) == "export":
+        place = options.folder
+    else:
+        from dstransformer.model import open_bundle
+
+        bundle = open_bundle(options.folder)
+        bundle.verify_weights()
+        place = bundle.path
+    signer.sign(place)
+    return CommandResult(f"{place / SIGNATURE}: signed with {options.key}")
+
+
+def run_verify(options: argparse.Namespace) -> CommandResult:
+    """Check a signature and hashes.
+
+    Raises:
+        DataError: The folder is not what was signed, or does not match its hashes; or it is an export without a key.
+    """
+    from dstransformer.io.products import product_of
+    from dstransformer.io.signatures import verify_signature
+
+    place, checked = options.folder, []
+    if product_of(place) != "export":
+        from dstransformer.model import open_bundle
+
+        bundle = open_bundle(place)
+        (bundle.verify_weights if options.key is not None else bundle.verify_files)()
+        what = "files match" if options.key is None else "weights and tokenizer match"
+        place, checked = bundle.path, [f"its {what} their hashes"]
+    elif options.key is None:
+        raise DataError(f"{place} is an export, which has no hashes of its own: give --key")
+    if options.key is not None:
+        verify_signature(place, options.key)
+        checked.append(f"every file is as it was signed with the key of {options.key}")
+    return CommandResult(f"{place}: {', and '.join(checked)}")

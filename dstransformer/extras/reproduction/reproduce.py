@@ -1,0 +1,294 @@
+"""Trains or evaluates a model again from its record, and compares every figure with the recorded one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dstransformer.config import compose, precision_of, write_config
+from dstransformer.data import Corpus, Split
+from dstransformer.distributed.child import run_dst
+from dstransformer.distributed.launcher import Processes
+from dstransformer.distributed.world import World, join_world, leave_world
+from dstransformer.errors import DataError, DstError, UserError, counted
+from dstransformer.evaluation import Evaluation
+from dstransformer.evaluation.task import Task
+from dstransformer.evaluation.validation import Validator, add_paper_bleu
+from dstransformer.extras.reproduction import record as records
+from dstransformer.extras.reproduction.bounds import fewest_sentences, rounding_bound, sampling_bounds
+from dstransformer.extras.reproduction.corpus import Say, build_corpus, find_corpus, stopped_early
+from dstransformer.extras.reproduction.environment import describe_environment, differences
+from dstransformer.extras.reproduction.record import Record
+from dstransformer.extras.reproduction.report import Report, compare
+from dstransformer.io.files import storage_errors
+from dstransformer.model import Bundle, open_bundle
+
+RECORD_NAME = "record.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of ``dst reproduce``.
+
+    Attributes:
+        recorded: A run, a bundle or the file of a record.
+        out: The folder for the corpus, if it is built again, and for the run.
+        corpus: The corpus; None to find it.
+        inputs: The folder with the files that a corpus is built from; None for the working folder.
+        init: The bundle that the training started from; None for the recorded path.
+        processes: Number of processes; None for the recorded number.
+        evaluate_only: Evaluate the recorded weights, and train nothing.
+        prepare_only: Find the corpus and write the configuration, and train nothing.
+    """
+
+    recorded: Path
+    out: Path
+    corpus: Path | None = None
+    inputs: Path | None = None
+    init: Path | None = None
+    processes: int | None = None
+    evaluate_only: bool = False
+    prepare_only: bool = False
+
+    @property
+    def run(self) -> Path:
+        """The run folder of the training done again."""
+        return self.out / "run"
+
+
+def reproduce(request: Request, say: Say) -> Report | None:
+    """Do a training, or only its evaluation, again.
+
+    Args:
+        request: What to do.
+        say: Called with lines about what differs and what happens.
+
+    Returns:
+        The comparison; None if the training was only prepared.
+
+    Raises:
+        UserError: The record, the corpus or an option is wrong.
+        DstError: The training failed or was stopped.
+    """
+    record = records.read(request.recorded)
+    bundle = _recorded_bundle(request) if request.evaluate_only else None
+    processes = _processes(request, record)
+    parent = None if bundle is not None else _parent(request, record)
+    _check_out(request.out, record)
+    with _alone() as world:
+        threads = None if bundle is not None else _threads(record)
+        is_finished = bundle is None and _is_finished(request.run, record)
+        here = describe_environment(world, processes, threads)
+        changed = differences(record.provenance, records.read(request.run).provenance if is_finished else here)
+        for line in describe_differences(changed):
+            say(line)
+        found = find_corpus(record, request.corpus, request.out / "corpus")
+        if found is None:
+            _claim(request.out, record)
+            found = build_corpus(record, request.out / "corpus", request.inputs, say)
+        say(f"corpus    {found.path}: the same {'by all its hashes' if record.corpus else 'by its tokenizer'}")
+        if bundle is not None:
+            return _compare_evaluation(record, changed, found, bundle, world)
+        if not is_finished:
+            _claim(request.out, record)
+            arguments = _prepare(request, record, found, parent)
+            if request.prepare_only:
+                setting = "" if threads is None else f"OMP_NUM_THREADS={threads} "
+                say(f"prepared  train on {_counted(processes)} with: {setting}{shlex.join(['dst', *arguments])}")
+                return None
+            _train(request, arguments, processes, threads, say)
+        return _compare_training(record, request.run, found, world)
+
+
+def describe_differences(changed: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """Lines that say what differs."""
+    if not changed:
+        yield "differs   nothing: all figures must be equal"
+    for name, (recorded, here) in changed.items():
+        yield f"differs   {name}: recorded {recorded}, here {here}"
+
+
+def _recorded_bundle(request: Request) -> Bundle:
+    """The bundle of the record, whose weights are evaluated again."""
+    if request.recorded.is_file():
+        raise UserError(f"--evaluate-only: {request.recorded} holds no weights; name the run or the bundle")
+    bundle = open_bundle(request.recorded)
+    bundle.verify_weights()
+    return bundle
+
+
+def _processes(request: Request, record: Record) -> int:
+    """The number of processes that train, or 1 that evaluates. Raises if they cannot."""
+    if request.evaluate_only:
+        return 1
+    processes = record.world_size if request.processes is None else request.processes
+    compose(record.config, processes)
+    if request.prepare_only or _is_finished(request.run, record):
+        return processes
+    gpus = torch.cuda.device_count()
+    if gpus and processes > gpus:
+        raise UserError(
+            f"{record.name} was trained by {processes} processes, and this machine has {counted(gpus, 'GPU')}: give a "
+            f"smaller --processes that divides batch.micro_batches = {record.config.batch.micro_batches}, or "
+            "--prepare-only to train with a launcher"
+        )
+    return processes
+
+
+def _threads(record: Record) -> str | None:
+    """The number of threads of each process on a CPU, if all had the same."""
+    threads = (record.provenance.get("hardware") or {}).get("threads")
+    return threads if isinstance(threads, str) and threads.isdigit() else None
+
+
+def _check_out(out: Path, record: Record) -> None:
+    """Refuse an output folder that holds something else than an earlier call for the same record.
+
+    Raises:
+        DataError: It does.
+    """
+    place = out / RECORD_NAME
+    if place.is_file():
+        before = records.read(place)
+        if before.without_places() != replace(record.without_places(), name=before.name):
+            raise DataError(f"{out} is the reproduction of another training: choose another --out")
+        return
+    with storage_errors(out):
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise DataError(f"{out} exists and is not a reproduction: choose another --out")
+
+
+def _claim(out: Path, record: Record) -> None:
+    """Make the output folder, with the record in it."""
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    if not (out / RECORD_NAME).is_file():
+        record.write(out / RECORD_NAME)
+
+
+@contextmanager
+def _alone() -> Iterator[World]:
+    """This process as the only one of its group."""
+    world = join_world(Processes(0, 0, 1), dict(os.environ))
+    try:
+        yield world
+    finally:
+        leave_world()
+
+
+def _is_finished(run: Path, record: Record) -> bool:
+    """Whether a run is the whole training of a record."""
+    try:
+        found = records.read(run)
+    except DataError:
+        return False
+    return found.figures.keys() >= record.figures.keys() and record.is_same_training(found)
+
+
+def _prepare(request: Request, record: Record, corpus: Corpus, parent: Path | None) -> list[str]:
+    """Write the configuration; returns the arguments of ``dst`` that train with it."""
+    preset, config = request.out / "config.yaml", record.config
+    tracking = config.tracking.model_copy(update={"uri": None})
+    with storage_errors(preset):
+        write_config(config.model_copy(update={"tracking": tracking}), preset)
+    places = {"--corpus": corpus.path, "--run": request.run, **({} if parent is None else {"--init": parent})}
+    given = [word for name, place in places.items() for word in (name, str(place.absolute()))]
+    return ["train", str(preset.absolute()), *given]
+
+
+def _train(request: Request, arguments: Sequence[str], processes: int, threads: str | None, say: Say) -> None:
+    """Train, or go on with a training."""
+    log = request.out / "train.log"
+    say(f"training  in {request.run}, {_counted(processes)}; its log is {log}")
+    done = run_dst(arguments, log, {} if threads is None else {"OMP_NUM_THREADS": threads}, processes)
+    if done.signal is not None:
+        raise stopped_early("the training")
+    if done.status != 0:
+        raise DstError(f"the training failed: {done.error}; see {log}")
+
+
+def _counted(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
+
+
+def _parent(request: Request, record: Record) -> Path | None:
+    """The bundle that the training started from."""
+    parent = record.provenance.get("parent")
+    if parent is None:
+        if request.init is not None:
+            raise UserError(f"--init {request.init}: {record.name} did not start from a bundle; leave it out")
+        return None
+    place = request.init if request.init is not None else Path(str(parent.get("path", "")))
+    try:
+        found = open_bundle(place)
+    except DataError as error:
+        raise DataError(f"{record.name} started from another bundle: give it with --init ({error})") from None
+    if found.weights_sha256 != parent["weights_sha256"]:
+        raise DataError(
+            f"{place} is not the bundle that {record.name} started from: its weights have the hash "
+            f"{found.weights_sha256[:12]}, not {parent['weights_sha256'][:12]}; give that one with --init"
+        )
+    return place
+
+
+def _evaluate(
+    record: Record, corpus: Corpus, bundle: Bundle, world: World
+) -> Iterator[tuple[Split, Evaluation, Validator]]:
+    """Evaluate a bundle on the held-out splits of a record, as the end of a training does."""
+    config = record.config
+    precision = precision_of(compose(config, record.world_size))
+    validator = Validator(config, corpus.tokenizer, world, precision, Task.build(corpus.manifest, config.validation))
+    validator.load(bundle.load_weights().items())
+    for name in record.figures:
+        split = corpus.split(name)
+        found = validator.evaluate(split, config.validation.final_sentences)
+        yield split, add_paper_bleu(found, split, corpus.manifest.tgt_lang), validator
+
+
+def _compare_evaluation(
+    record: Record, changed: Mapping[str, tuple[str, str]], corpus: Corpus, bundle: Bundle, world: World
+) -> Report:
+    """Evaluate the recorded weights again."""
+    trained = precision_of(compose(record.config, record.world_size))
+    on_gpu = "gpu_kernels" in (record.provenance.get("hardware") or {})
+    precisions = (trained if on_gpu else "fp32", trained if world.device.type == "cuda" else "fp32")
+    found, bounds = {}, {}
+    for (name, figures), (split, evaluation, _) in zip(
+        record.figures.items(), _evaluate(record, corpus, bundle, world), strict=True
+    ):
+        found[name] = evaluation.metrics
+        sentences = fewest_sentences(split, record.config.validation.final_sentences)
+        bounds[name] = {
+            figure: rounding_bound(figure, value, sentences, precisions) if changed else 0.0
+            for figure, value in figures.items()
+        }
+    return Report(record.name, changed, compare(record.figures, found, bounds), None, None)
+
+
+def _compare_training(record: Record, run: Path, corpus: Corpus, world: World) -> Report:
+    """Compare a training with its record."""
+    found = records.read(run)
+    if not record.is_same_training(found):
+        raise DataError(f"{run} was not trained as {record.name} was: its configuration, corpus or --init is another")
+    changed = differences(record.provenance, found.provenance)
+    bounds = {}
+    if changed and found.figures != record.figures:
+        validation = record.config.validation
+        task, sentences = Task.build(corpus.manifest, validation), validation.final_sentences
+        bounds = {
+            name: sampling_bounds(validator, split, evaluation, task, sentences)
+            for name, (split, evaluation, validator) in zip(
+                record.figures, _evaluate(record, corpus, open_bundle(run), world), strict=True
+            )
+        }
+    losses = dict(found.training_loss)
+    gaps = [(abs(loss - losses[step]), step) for step, loss in record.training_loss if step in losses]
+    figures = compare(record.figures, found.figures, bounds)
+    same_weights = found.weights_sha256 == record.weights_sha256
+    return Report(record.name, changed, figures, same_weights, max(gaps, default=None))

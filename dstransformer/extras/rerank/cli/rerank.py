@@ -1,0 +1,231 @@
+"""``dst rerank``: choose among n-best hypotheses, by a reverse model, references or minimum Bayes risk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from dstransformer.cli.options import TOKENIZERS, CommandResult, Commands, add_target, file, folder
+from dstransformer.cli.score import add_scoring, load_scorer
+from dstransformer.errors import UserError
+from dstransformer.io.command import CommandParser, exit_on_sigterm
+
+if TYPE_CHECKING:
+    from dstransformer.decoding.scoring import Scorer
+    from dstransformer.extras.rerank.reranking import Criterion, Group
+
+
+def add_parser(commands: Commands[CommandParser]) -> None:
+    """Add the parser of ``dst rerank``."""
+    parser = commands.add_parser(
+        "rerank",
+        help="choose among n-best translations, by a reverse model, references or minimum Bayes risk",
+        examples=(
+            "dst rerank test.nbest.jsonl --reverse runs/de-en --weights 1 0.5 0.3 --output test.de",
+            "dst rerank samples.jsonl --mbr chrf --output test.de",
+        ),
+    )
+    parser.add_argument(
+        "file", metavar="NBEST", type=file, help="n-best lists that dst translate --n-best N --format jsonl wrote"
+    )
+    parser.add_argument(
+        "--reverse",
+        type=folder,
+        metavar="BUNDLE",
+        help="model from the target language to the source language (not needed if NBEST has its scores)",
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--weights",
+        nargs=3,
+        type=_weight,
+        metavar=("FORWARD", "REVERSE", "LENGTH"),
+        help="weights of log p(translation|source), of log p(source|translation) and of the number of tokens",
+    )
+    which.add_argument(
+        "--tune", type=file, metavar="REF", help="find the weights with the highest BLEU against these references"
+    )
+    which.add_argument(
+        "--mbr",
+        choices=("chrf", "bleu"),
+        help="take the translation that has the highest expected chrF or sentence BLEU against its list",
+    )
+    which.add_argument(
+        "--oracle",
+        type=file,
+        metavar="REF",
+        help="choose the translations with the highest chrF against these references, to train a student on",
+    )
+    parser.add_argument(
+        "--tokenize",
+        choices=TOKENIZERS,
+        help="with --tune and --mbr bleu: sacrebleu's tokenizer (auto: by the language that --reverse reads)",
+    )
+    parser.add_argument(
+        "--mbr-weights",
+        choices=("uniform", "model"),
+        help="with --mbr: weights of a list's translations: equal, or by log_probability (uniform)",
+    )
+    parser.add_argument(
+        "--output",
+        type=file,
+        metavar="FILE",
+        help="file for the result, gzipped if it ends in .gz; - is stdout (stdout; with --tune none)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="the best translation of each line, or the reranked lists with all scores (text)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
+    parser.add_argument("--json", action="store_true", help="print what --tune finds as JSON")
+    add_scoring(parser)
+    add_target(parser)
+    parser.set_defaults(handler=run)
+
+
+def run(options: argparse.Namespace) -> CommandResult:
+    """Rerank n-best lists, or find weights for that.
+
+    Raises:
+        UserError: An option has no effect in this combination.
+    """
+    model = ("device", "precision", "batch_tokens", "max_tokens", "to")
+    if options.reverse is None and (unused := [name for name in model if getattr(options, name) is not None]):
+        raise UserError(f"--{unused[0].replace('_', '-')} is for the model of --reverse: name it, or leave that out")
+    if options.tune is not None and options.output is None and options.format != "text":
+        raise UserError("--format is for --output, which --tune does not need: name a file, or leave that out")
+    if options.mbr is None and options.mbr_weights is not None:
+        raise UserError("--mbr-weights is for --mbr: add it, or leave that out")
+    if options.mbr is not None and options.reverse is not None:
+        raise UserError("--reverse is for --weights and --tune: --mbr uses no other model; leave one out")
+    if options.tokenize is not None and options.tune is None and options.mbr != "bleu":
+        raise UserError("--tokenize is for --tune and --mbr bleu: leave it out")
+    exit_on_sigterm()
+    if options.oracle is not None:
+        return _choose_by_references(options)
+    return _rerank(options) if options.tune is None else _tune(options)
+
+
+def _rerank(options: argparse.Namespace) -> CommandResult:
+    from dstransformer.extras.rerank.minimum_bayes_risk import ExpectedUtility
+    from dstransformer.extras.rerank.reranking import Weights, with_reverse_scores
+    from dstransformer.io.progress import reporting
+    from dstransformer.io.text import is_stdout, writing_lines
+
+    if options.json:
+        raise UserError("--json is for --tune; --format jsonl writes the lists")
+    groups = _read(options.file)
+    with (
+        writing_lines(options.output, overwrite=options.overwrite, inputs=[options.file]) as write,
+        reporting("hypotheses", bar=not is_stdout(options.output)) as progress,
+    ):
+        if options.mbr is not None:
+            groups, tokenize = _with_tokenizer(options, groups)
+            utility = ExpectedUtility(options.mbr, options.mbr_weights or "uniform", tokenize)
+            lines = _lines(options, groups, utility)
+        else:
+            scored = with_reverse_scores(groups, _load(options), options.file, progress)
+            lines = _lines(options, scored, Weights(*options.weights))
+        for line in lines:
+            write(line)
+    return CommandResult()
+
+
+def _choose_by_references(options: argparse.Namespace) -> CommandResult:
+    from dstransformer.extras.rerank.oracle import oracle_lines
+    from dstransformer.io.progress import reporting
+    from dstransformer.io.text import is_stdout, iter_lines, writing_lines
+
+    given = {"--reverse": options.reverse, "--json": options.json, "--format jsonl": options.format != "text"}
+    if unused := [option for option, value in given.items() if value]:
+        raise UserError(f"{unused[0]} does not go with --oracle, which writes one text for each line: leave it out")
+    groups, inputs = _read(options.file), [options.file, options.oracle]
+    with (
+        writing_lines(options.output, overwrite=options.overwrite, inputs=inputs) as write,
+        reporting("lines", bar=not is_stdout(options.output)) as progress,
+    ):
+        for line in oracle_lines(groups, iter_lines(options.oracle), options.oracle):
+            write(line)
+            progress(1)
+    return CommandResult()
+
+
+def _tune(options: argparse.Namespace) -> CommandResult:
+    from dstransformer.extras.rerank.reranking import tune, with_reverse_scores
+    from dstransformer.io.progress import reporting
+    from dstransformer.io.text import is_stdout, iter_lines, writing_lines
+
+    if options.output is not None and is_stdout(options.output):
+        raise UserError("--output - would mix the translations with what --tune prints: name a file")
+    groups, references = _read(options.file), list(iter_lines(options.tune))
+    groups, tokenize = _with_tokenizer(options, groups)
+    inputs = [options.file, options.tune]
+    with ExitStack() as stack:
+        write = None
+        if options.output is not None:
+            write = stack.enter_context(writing_lines(options.output, overwrite=options.overwrite, inputs=inputs))
+        with reporting("hypotheses") as progress:
+            scored = list(with_reverse_scores(groups, _load(options), options.file, progress))
+        found = tune(scored, references, options.tune, tokenize)
+        if write is not None:
+            for line in _lines(options, scored, found.weights):
+                write(line)
+    if options.json:
+        return CommandResult(json.dumps({
+            "weights": found.weights._asdict(),
+            "bleu": found.bleu.value,
+            "signature": found.bleu.signature,
+            "first_bleu": found.first_bleu,
+            "best_bleu": found.best_bleu,
+        }, indent=2))  # fmt: skip
+    return CommandResult(
+        f"--weights {found.weights}: {found.bleu}; the first of each list {found.first_bleu:.2f}, "
+        f"the best of each list {found.best_bleu:.2f}"
+    )
+
+
+def _read(path: str) -> Iterator[Group]:
+    """The lists of a file. A file that cannot be read is refused before a model is loaded."""
+    from dstransformer.extras.rerank.reranking import iter_nbest
+
+    groups = iter_nbest(path)
+    return chain([next(groups)], groups)
+
+
+def _with_tokenizer(options: argparse.Namespace, groups: Iterator[Group]) -> tuple[Iterator[Group], str]:
+    """The lists again, and the tokenizer of BLEU: by the language that the reverse model reads, or by the text."""
+    from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer
+    from dstransformer.model import open_bundle
+
+    if options.mbr == "chrf":
+        return groups, "13a"  # not used
+    choice, option = options.tokenize or "auto", "--tokenize "
+    code = None if options.reverse is None else open_bundle(options.reverse).src_lang
+    if code is not None:
+        return groups, bleu_tokenizer(code, choice, option)
+    first = next(groups)
+    return chain([first], groups), text_tokenizer([one.text for one in first], choice, option)
+
+
+def _lines(options: argparse.Namespace, groups: Iterable[Group], criterion: Criterion) -> Iterator[str]:
+    from dstransformer.extras.rerank.reranking import best_lines, json_lines
+
+    return (best_lines if options.format == "text" else json_lines)(groups, criterion)
+
+
+def _load(options: argparse.Namespace) -> Scorer | None:
+    return None if options.reverse is None else load_scorer(options, options.reverse)
+
+
+def _weight(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+    return value

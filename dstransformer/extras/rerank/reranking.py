@@ -1,0 +1,360 @@
+"""N-best lists in JSON lines, and their reranking: by a model of the other direction, or by another criterion.
+
+The former is the noisy channel of Yee et al. (2019).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, product
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from sacrebleu.metrics.bleu import BLEU
+
+from dstransformer.data.tokenizer import plain_spaces
+from dstransformer.decoding.outputs import BUFFER_LINES
+from dstransformer.decoding.scoring import PairScore, Scorer
+from dstransformer.errors import DataError, counted, shown
+from dstransformer.evaluation.bleu import score
+from dstransformer.evaluation.result import Score
+from dstransformer.io.json_text import JsonError, parse_json
+from dstransformer.io.text import iter_lines
+
+logger = logging.getLogger(__name__)
+
+#: The key that reranking adds: the log-probability of the source, given the hypothesis.
+REVERSE = "reverse_log_probability"
+
+#: Lists by which a reverse model of the wrong direction is noticed.
+_SAMPLE = 100
+
+#: The maximum line number and token count. Floats do not represent every larger integer.
+MAX_INTEGER = 1 << 53
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A hypothesis of an n-best list.
+
+    Attributes:
+        line: Number of the source sentence, from 1.
+        source: The source sentence.
+        text: The hypothesis.
+        log_probability: Log-probability of the hypothesis, given the source, in nats.
+        tokens: Its length in tokens.
+        reverse: Log-probability of the source, given the hypothesis; None if unknown.
+        fields: The whole JSON object.
+    """
+
+    line: int
+    source: str
+    text: str
+    log_probability: float
+    tokens: int
+    reverse: float | None
+    fields: dict[str, Any]
+
+
+def iter_nbest(path: str) -> Iterator[list[Candidate]]:
+    """Iterate over the hypotheses of each source sentence, in the order of the file.
+
+    Raises:
+        DataError: The file cannot be read, a line is not a hypothesis, or the sentences are not in order.
+    """
+    last = 0
+    for line, group in groupby(_iter_candidates(path), key=lambda candidate: candidate.line):
+        if line < last:
+            raise DataError(f"{path}: the hypotheses of source line {line} come after those of line {last}: sort them")
+        last = line
+        yield list(group)
+
+
+def _iter_candidates(path: str) -> Iterator[Candidate]:
+    for number, line in enumerate(iter_lines(path), 1):
+        try:
+            fields = parse_json(line, nan=True)
+            problem = "" if isinstance(fields, dict) else f"a {type(fields).__name__}"
+        except JsonError as error:
+            problem = str(error)
+        if problem:
+            raise DataError(
+                f"{path}, line {number}: {shown(line)} is not a JSON object ({problem}); "
+                "`dst translate --n-best N --format jsonl` writes such lists"
+            )
+        yield _parse_candidate(fields, f"{path}, line {number}")
+
+
+def _parse_candidate(fields: dict[str, Any], where: str) -> Candidate:
+    if missing := [name for name in ("line", "source", "text", "log_probability", "tokens") if name not in fields]:
+        raise DataError(f"{where} has no {missing[0]!r}: `dst translate --n-best N --format jsonl` writes such lists")
+    reverse = fields.get(REVERSE)
+    return Candidate(
+        line=_integer(fields, "line", 1, where),
+        source=_string(fields, "source", where),
+        text=_string(fields, "text", where),
+        log_probability=_number(fields, "log_probability", where),
+        tokens=_integer(fields, "tokens", 0, where),
+        reverse=None if reverse is None else _number(fields, REVERSE, where),
+        fields=fields,
+    )
+
+
+def _string(fields: dict[str, Any], name: str, where: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {name} is {shown(value)}, not a string")
+    return value
+
+
+def _integer(fields: dict[str, Any], name: str, minimum: int, where: str) -> int:
+    value = fields.get(name)
+    if type(value) is not int or value < minimum:
+        raise DataError(f"{where}: {name} is {shown(value)}, not a whole number of {minimum} or more")
+    if value > MAX_INTEGER:
+        raise DataError(f"{where}: {name} is {shown(value)}, more than {MAX_INTEGER:,}")
+    return value
+
+
+def _number(fields: dict[str, Any], name: str, where: str) -> float:
+    value = fields.get(name)
+    if type(value) not in (int, float) or not abs(value) < math.inf:  # type: ignore[arg-type]
+        raise DataError(f"{where}: {name} is {shown(value)}, not a finite number")
+    return float(value)  # type: ignore[arg-type]
+
+
+Group = list[Candidate]
+
+
+class Criterion(Protocol):
+    """What hypotheses are reranked by."""
+
+    def scores(self, group: Sequence[Candidate], /) -> list[float]:
+        """The score of each hypothesis of a sentence; the highest is the best."""
+
+
+class Weights(NamedTuple):
+    """Weights of a hypothesis's log-probability, of the source's log-probability given it, and of its token count."""
+
+    forward: float
+    reverse: float
+    length: float
+
+    def __str__(self) -> str:
+        return " ".join(f"{value:g}" for value in self)
+
+    def scores(self, group: Sequence[Candidate]) -> list[float]:
+        """See :func:`combine`."""
+        return [combine(candidate, self) for candidate in group]
+
+
+#: The weights that are tried. Only their ratios matter, so the forward model's is 1.
+GRID = tuple(Weights(1.0, reverse / 10, length / 10) for reverse, length in product(range(21), range(-10, 21)))
+
+
+def combine(candidate: Candidate, weights: Weights) -> float:
+    """``w_forward log p(y|x) + w_reverse log p(x|y) + w_length |y|``, with ``|y|`` in tokens.
+
+    Yee et al. (2019) divide the log-probabilities by lengths instead of adding a length term, and have a language model
+    as a third one.
+    """
+    assert candidate.reverse is not None
+    terms = candidate.log_probability, candidate.reverse, float(candidate.tokens)
+    return sum(weight * term for weight, term in zip(weights, terms, strict=True))
+
+
+def rerank(group: Sequence[Candidate], criterion: Criterion) -> list[tuple[Candidate, float]]:
+    """The hypotheses of a sentence with their scores, best first; equal ones keep their order."""
+    return sorted(zip(group, criterion.scores(group), strict=True), key=lambda pair: -pair[1])
+
+
+def with_reverse_scores(
+    groups: Iterable[Group], scorer: Scorer | None, path: str, progress: Callable[[int], None] | None = None
+) -> Iterator[Group]:
+    """Score the source of each hypothesis, given the hypothesis, in bounded memory.
+
+    Args:
+        groups: The hypotheses of each sentence.
+        scorer: The model of the other direction; None if the list holds its scores.
+        path: The list, for messages.
+        progress: Called with the number of hypotheses just scored.
+
+    Raises:
+        DataError: Without a scorer, a hypothesis has no reverse score; with one, a sentence is too long for a score, or
+            the model computes NaN.
+    """
+    is_checked = False
+    for chunk in _chunks(groups, BUFFER_LINES):
+        flat = list(chain.from_iterable(chunk))
+        if scorer is None:
+            missing = next((candidate for candidate in flat if candidate.reverse is None), None)
+            if missing is not None:
+                raise DataError(
+                    f"{path}: a hypothesis of source line {missing.line} has no {REVERSE}: name the model of the other "
+                    "direction with --reverse"
+                )
+            yield from chunk
+            continue
+        scores = scorer.score(
+            [candidate.text for candidate in flat], [candidate.source for candidate in flat], progress
+        )
+        scored = iter([_with_reverse_score(candidate, score) for candidate, score in zip(flat, scores, strict=True)])
+        reranked = [[next(scored) for _ in group] for group in chunk]
+        if not is_checked:
+            _warn_of_direction(scorer, [group[0] for group in reranked[:_SAMPLE]])
+            is_checked = True
+        yield from reranked
+
+
+def _warn_of_direction(scorer: Scorer, sample: Sequence[Candidate]) -> None:
+    """Warn if the reverse model finds translations given their sentences more probable than the reverse."""
+    if scorer.tags is not None:  # the tag that it needs has named its direction
+        return
+    sources, texts = [candidate.source for candidate in sample], [candidate.text for candidate in sample]
+    backward, forward = (_mean(scorer.score(*sides)) for sides in ((texts, sources), (sources, texts)))
+    if forward > backward:
+        logger.warning(
+            "the model of --reverse finds translations given their sentences more probable (%.2f nats a token) than "
+            "sentences given their translations (%.2f): name a model of the other direction",
+            forward, backward,
+        )  # fmt: skip
+
+
+def _mean(scores: Sequence[PairScore]) -> float:
+    """The mean log-probability of a token, of the pairs that have a score."""
+    found = [one for one in scores if not math.isnan(one.log_probability)]
+    return sum(one.log_probability for one in found) / max(1, sum(one.tokens for one in found))
+
+
+def _with_reverse_score(candidate: Candidate, found: PairScore) -> Candidate:
+    reverse = found.log_probability
+    if math.isnan(reverse) and not found.is_long:
+        raise DataError(
+            f"source line {candidate.line}: the reverse model computes NaN: try another --precision; if that does not "
+            "help, its weights are damaged"
+        )
+    if math.isnan(reverse):
+        raise DataError(
+            f"source line {candidate.line}: the sentence or its hypothesis is too long for a score of the reverse "
+            "model: raise --max-tokens (0: no limit)"
+        )
+    return replace(candidate, reverse=reverse, fields={**candidate.fields, REVERSE: round(reverse, 6)})
+
+
+def _chunks(groups: Iterable[Group], max_hypotheses: int) -> Iterator[list[Group]]:
+    """Lists of consecutive groups with at least ``max_hypotheses`` hypotheses; the last may have fewer."""
+    chunk: list[Group] = []
+    hypotheses = 0
+    for group in groups:
+        chunk.append(group)
+        hypotheses += len(group)
+        if hypotheses >= max_hypotheses:
+            yield chunk
+            chunk, hypotheses = [], 0
+    if chunk:
+        yield chunk
+
+
+def best_lines(groups: Iterable[Group], criterion: Criterion) -> Iterator[str]:
+    """The best hypothesis of each source line, on one line; empty where the list has none."""
+    line = 1
+    for group in groups:
+        while line < group[0].line:
+            yield ""
+            line += 1
+        yield plain_spaces(rerank(group, criterion)[0][0].text)
+        line += 1
+
+
+def json_lines(groups: Iterable[Group], criterion: Criterion) -> Iterator[str]:
+    """All hypotheses with their new ``rank`` and ``score``, best first; ``first_rank`` and ``first_score`` are the old.
+
+    The result is an n-best list again, which needs no reverse model to be reranked with other weights.
+    """
+    for group in groups:
+        for rank, (candidate, value) in enumerate(rerank(group, criterion), 1):
+            old = {f"first_{name}": candidate.fields.get(name) for name in ("rank", "score")}
+            new = {"rank": rank, "score": round(value, 6)}
+            yield json.dumps({**old, **candidate.fields, **new}, ensure_ascii=False)
+
+
+class TuningResult(NamedTuple):
+    """The best weights on a development set.
+
+    Attributes:
+        weights: The weights.
+        bleu: BLEU of the hypotheses that they choose.
+        first_bleu: BLEU of the first hypothesis of each list.
+        best_bleu: BLEU of the hypotheses with the best sentence BLEU: the oracle.
+    """
+
+    weights: Weights
+    bleu: Score
+    first_bleu: float
+    best_bleu: float
+
+
+def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize: str = "13a") -> TuningResult:
+    """Find the weights of :data:`GRID` with the highest BLEU; among equals, the smallest weights.
+
+    Args:
+        groups: The hypotheses of each sentence, with reverse scores.
+        references: The reference of each source line.
+        path: The file of the references, for messages.
+        tokenize: The tokenizer of BLEU.
+
+    Raises:
+        DataError: The list has more or fewer lines than the references.
+    """
+    _check_lines(groups, references, path)
+    metric = BLEU(tokenize=tokenize, effective_order=True)
+    statistics = [_statistics(metric, group, references[group[0].line - 1]) for group in groups]
+    listed = {group[0].line for group in groups}
+    missing = [reference for line, reference in enumerate(references, 1) if line not in listed]
+    fixed = sum((_counts(metric, "", reference)[0] for reference in missing), np.zeros(10, dtype=np.int64))
+
+    def bleu(choice: Sequence[int]) -> float:
+        return _bleu(sum((rows[chosen] for (rows, _), chosen in zip(statistics, choice, strict=True)), fixed))
+
+    tables = [_terms(group) for group in groups]
+    tried = {weights: bleu([int((table @ weights).argmax()) for table in tables]) for weights in GRID}
+    best = max(tried, key=lambda weights: (tried[weights], -abs(weights.reverse) - abs(weights.length)))
+    lines = list(best_lines(groups, best))
+    found = score([*lines, *[""] * (len(references) - len(lines))], references, tokenize)[0]
+    oracle = [int(np.argmax(scores)) for _, scores in statistics]
+    return TuningResult(best, found, bleu([0] * len(groups)), bleu(oracle))
+
+
+def _check_lines(groups: Sequence[Group], references: Sequence[str], path: str) -> None:
+    last = groups[-1][0].line if groups else 0
+    if last > len(references) or any(map(str.strip, references[last:])):
+        raise DataError(
+            f"{path} has {counted(len(references), 'line')} but the n-best list ends at source line {last}: line n of "
+            "one must translate line n of the other"
+        )
+
+
+def _terms(group: Group) -> npt.NDArray[np.float64]:
+    """The terms of each hypothesis, ``(hypotheses, 3)``."""
+    return np.array([(found.log_probability, found.reverse, found.tokens) for found in group], dtype=np.float64)
+
+
+def _statistics(metric: BLEU, group: Group, reference: str) -> tuple[npt.NDArray[np.int64], list[float]]:
+    found = [_counts(metric, candidate.text, reference) for candidate in group]
+    return np.stack([counts for counts, _ in found]), [score for _, score in found]
+
+
+def _counts(metric: BLEU, text: str, reference: str) -> tuple[npt.NDArray[np.int64], float]:
+    """The sufficient statistics of BLEU, ``(10,)``: matches and n-grams of four orders, both lengths; sentence BLEU."""
+    found = metric.sentence_score(text, [reference])
+    return np.array([*found.counts, *found.totals, found.sys_len, found.ref_len], dtype=np.int64), float(found.score)
+
+
+def _bleu(sums: npt.NDArray[np.int64]) -> float:
+    values = sums.tolist()
+    return float(BLEU.compute_bleu(values[:4], values[4:8], values[8], values[9], smooth_method="exp").score)

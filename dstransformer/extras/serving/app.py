@@ -1,0 +1,169 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+
+from dstransformer import __version__
+from dstransformer.errors import shown
+from dstransformer.extras.serving.guard import CLIENT_CLOSED_REQUEST, Guard, RefusedError
+from dstransformer.extras.serving.pages import Page, render_docs, render_start
+from dstransformer.extras.serving.schema import (
+    EXPECTED,
+    AttentionAnswer,
+    AttentionRequest,
+    Health,
+    Problem,
+    TranslateAnswer,
+    TranslateRequest,
+)
+from dstransformer.extras.serving.service import Service
+
+DESCRIPTION = (
+    "Translates sentences with a model of dstransformer. Sentences of different requests are decoded together. "
+    "The answer to a request that fails has the key detail, one line."
+)
+
+_PROBLEMS = {
+    400: "The body is not JSON.",
+    403: "Called by an unknown name, or from a page of another site.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    415: "The content type is not application/json.",
+    422: "A key is wrong, or a sentence too long.",
+    503: "The queue is full, the server is stopping, or memory ran out; the header Retry-After has seconds.",
+    504: "There was no translation in time.",
+}
+
+
+def build_app(service: Service, hosts: Collection[str] = ()) -> Guard:
+    """The application.
+
+    Args:
+        service: The model.
+        hosts: See :class:`Guard`.
+    """
+    app = build_routes(service)
+    paths = ("/", "/docs", "/openapi.json", "/translate", "/attention", "/healthz", "/metrics")
+    return Guard(app, limits=service.limits, hosts=hosts, metrics=service.metrics, paths=paths)
+
+
+def build_routes(service: Service) -> FastAPI:
+    """The routes without the guard."""
+    app = FastAPI(
+        title="dst serve", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, debug=False
+    )
+    _add_model(app, service)
+    _add_reports(app, service)
+    _add_pages(app, service)
+    _add_errors(app)
+    return app
+
+
+def _add_model(app: FastAPI, service: Service) -> None:
+    problems: dict[int | str, dict[str, Any]] = {
+        status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()
+    }
+
+    @app.post("/translate", response_model=TranslateAnswer, responses=problems, summary="Translate sentences")
+    async def translate(body: TranslateRequest, request: Request) -> Response:
+        return _answer(await service.translate(body, lambda: _wait_for_disconnect(request)))
+
+    @app.post("/attention", response_model=AttentionAnswer, responses=problems, summary="Attention between words")
+    async def attention(body: AttentionRequest, request: Request) -> Response:
+        return _answer(await service.attention(body, lambda: _wait_for_disconnect(request)))
+
+
+def _add_reports(app: FastAPI, service: Service) -> None:
+    @app.get(
+        "/healthz",
+        response_model=Health,
+        responses={503: {"model": Health, "description": "It takes no requests."}},
+        summary="What is served",
+    )
+    async def healthz() -> Response:
+        health = service.health()
+        return JSONResponse(health.model_dump(), 200 if health.status == "ready" else 503)
+
+    @app.get("/metrics", response_class=Response, summary="Counters for Prometheus")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_pages(app: FastAPI, service: Service) -> None:
+    start = render_start(service.health(), service.beam_size)
+    documentation: list[Page] = []
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return _page(start)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        if not documentation:
+            documentation.append(render_docs(app.openapi()))
+        return _page(documentation[0])
+
+
+def _page(page: Page) -> Response:
+    return Response(page.html, media_type="text/html", headers={"content-security-policy": page.policy})
+
+
+def _answer(content: dict[str, Any] | None) -> Response:
+    """The response; ``None`` means that the client has disconnected."""
+    return Response(status_code=CLIENT_CLOSED_REQUEST) if content is None else JSONResponse(content)
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    """Wait until the client closes the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _add_errors(app: FastAPI) -> None:
+    def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+        return JSONResponse({"detail": detail}, status, headers)
+
+    @app.exception_handler(RefusedError)
+    async def refused(_: Request, error: RefusedError) -> Response:
+        return problem(error.status, error.reason, error.headers())
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        return problem(*_explain(error))
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Request, error: HTTPException) -> Response:
+        known = {
+            400: "the body is not JSON in UTF-8",
+            404: "there is no such page; / has a page to type into, /docs describes the interface",
+            405: f"{request.method} is not allowed here; see /docs",
+        }
+        return problem(error.status_code, known.get(error.status_code, error.detail), dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, __: Exception) -> Response:
+        return problem(500, "internal error; the log of the server has more")
+
+
+def _explain(error: RequestValidationError) -> tuple[int, str]:
+    """Status and one line for a request that does not fit its schema. Values of the request are never repeated."""
+    first = error.errors()[0]
+    location, kind = first["loc"], first["type"]
+    if kind == "json_invalid":
+        return 400, f"the body is not JSON: {first['ctx']['error']}, at character {location[1] + 1}"
+    if len(location) < 2:
+        return 422, "the body must be a JSON object with the key text; see /docs"
+    name = str(location[1])
+    if kind == "extra_forbidden":
+        return 422, f"there is no key {shown(name)}; see /docs"
+    if kind == "missing":
+        return 422, f"the key {name} is missing; it is {EXPECTED[name]}"
+    return 422, f"{name} must be {EXPECTED[name]}"

@@ -1,0 +1,139 @@
+"""``dst serve``: translate over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dstransformer.cli.options import CommandResult, Commands, add_decoding, search_settings
+from dstransformer.errors import DataError, UserError
+from dstransformer.io.command import CommandParser, exit_on_sigterm
+
+if TYPE_CHECKING:
+    from dstransformer.extras.serving.model import Model
+
+
+def add_parser(commands: Commands[CommandParser]) -> None:
+    """Add the parser of ``dst serve``."""
+    parser = commands.add_parser(
+        "serve",
+        help="translate over HTTP, with a page to type into",
+        epilog="POST /translate, /docs, /healthz and /metrics are described in docs/guide/serving.md.",
+        examples=("dst serve runs/en-de --port 8000",),
+    )
+    add_decoding(parser, output=None)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)")
+    parser.add_argument("--port", type=_port, default=8000, metavar="N", help="0: any free one (8000)")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        type=_host_name,
+        default=[],
+        metavar="NAME",
+        help="a name by which the server is called, besides addresses and localhost; *: any",
+    )
+    parser.add_argument(
+        "--max-batch-delay",
+        type=float,
+        metavar="MS",
+        help="milliseconds a sentence waits for others while nothing is decoded (5)",
+    )
+    parser.add_argument("--queue", type=int, metavar="N", help="maximum waiting sentences; more get 503 (1024)")
+    parser.add_argument("--max-sentences", type=int, metavar="N", help="maximum sentences of a request (256)")
+    parser.add_argument(
+        "--max-sentence-tokens", type=int, metavar="N", help="maximum tokens of a sentence (the bundle's input limit)"
+    )
+    parser.add_argument("--max-request-bytes", type=int, metavar="N", help="maximum bytes of a request (1048576)")
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds for a request, then 504 (60)")
+    parser.add_argument(
+        "--stop-timeout", type=float, metavar="S", help="seconds to finish accepted requests after SIGTERM (25)"
+    )
+    parser.add_argument("--access-log", action="store_true", help="log every request")
+    parser.set_defaults(handler=run)
+
+
+def _host_name(name: str) -> str:
+    if name != "*" and not re.fullmatch(r"[\w.-]+", name):
+        raise argparse.ArgumentTypeError(f"{name[:60]!r} is not a name: leave out scheme, port and path, or give *")
+    return name
+
+
+def run(options: argparse.Namespace) -> CommandResult:
+    """Serve until a signal ends it.
+
+    Raises:
+        UserError: A package is missing, an option is out of bounds, or the port cannot be used.
+        DstError: The model cannot be loaded, or its process has ended.
+    """
+    from dstransformer.extras.serving.limits import check_limits
+    from dstransformer.extras.serving.model_process import ModelProcess
+
+    exit_on_sigterm()
+    limits = check_limits(
+        batch_delay=None if options.max_batch_delay is None else options.max_batch_delay / 1000,
+        queue=options.queue,
+        sentences=options.max_sentences,
+        sentence_tokens=options.max_sentence_tokens,
+        request_bytes=options.max_request_bytes,
+        timeout=options.timeout,
+        stop=options.stop_timeout,
+    )
+    with closing(ModelProcess(partial(_load, options))) as model:  # it loads while the server is imported
+        try:
+            from dstransformer.extras.serving.server import serve
+        except ModuleNotFoundError as error:
+            if error.name in ("fastapi", "uvicorn", "prometheus_client"):
+                raise UserError(f"{error.name} is not installed: pip install 'dstransformer[serve]'") from None
+            raise
+        serve(
+            model,
+            limits,
+            host=options.host,
+            port=options.port,
+            hosts=options.allow_host,
+            access_log=options.access_log,
+        )
+    return CommandResult()
+
+
+def _load(options: argparse.Namespace) -> Model:
+    """Load the model, in its process.
+
+    Raises:
+        DataError: The bundle is a parser, or damaged.
+        ConfigError: An option is out of bounds, or the device does not exist.
+        DstError: There is not enough memory.
+    """
+    from dstransformer.decoding import Translator
+    from dstransformer.decoding.commands import load_translator
+    from dstransformer.decoding.devices import memory_errors
+    from dstransformer.extras.serving.loaded_model import LoadedModel
+    from dstransformer.model import open_bundle
+
+    bundle = open_bundle(options.bundle)
+    if bundle.trees is not None:
+        raise DataError(f"{bundle.path} is a parser: only translation models can be served; use `dst parse`")
+    options.max_input_tokens, options.long = 0, "cut"  # nothing is cut: the server refuses longer inputs
+    with memory_errors("load the model", "free some, or choose another --device"):
+        translator = load_translator(
+            bundle,
+            Translator,
+            others=(),
+            keep_nan=True,
+            to=None,
+            device=options.device,
+            precision=options.precision,
+            **search_settings(options),
+        )
+    model = LoadedModel(bundle, translator)
+    model.warm_up()
+    return model
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a port: give 0 to 65535")
+    return int(text)

@@ -1,1 +1,0 @@
-"""Models of other tools as bundles."""

@@ -1,1 +1,0 @@
-"""Does a training again from its record and compares the figures."""

@@ -1,1 +1,0 @@
-"""How a command behaves in a shell, and how it shows progress."""

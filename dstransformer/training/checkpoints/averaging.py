@@ -1,0 +1,196 @@
+"""Averages the checkpoints of a run (section 6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dstransformer.errors import DataError
+from dstransformer.io.files import replace_folder
+from dstransformer.io.output_folders import check_bundle_folder
+from dstransformer.model import Bundle, open_bundle, save_bundle
+from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.format import Checkpoint
+from dstransformer.training.checkpoints.selection import past_warmup, rank_by_score, select_newest
+
+_FULL_ADVICE = "make room, or choose another folder, then give the same command again"
+
+
+def average_run(
+    run: Path,
+    out: Path,
+    *,
+    last: int | None = None,
+    best: int | None = None,
+    steps: Sequence[int] | None = None,
+    include_warmup: bool = False,
+    overwrite: bool = False,
+) -> list[Checkpoint]:
+    """Average the weights of a run's newest, best or named checkpoints into a bundle.
+
+    Args:
+        run: The run folder.
+        out: The folder of the bundle.
+        last: How many of the newest checkpoints to average. None means ``checkpoint.average_last``, or fewer if fewer
+            are past the warm-up.
+        best: How many of the checkpoints with the highest validation scores to average, instead of the newest.
+        steps: The steps of the checkpoints to average, wherever the warm-up ends, instead of the newest.
+        include_warmup: Also use checkpoints from before the end of the warm-up.
+        overwrite: Replace an existing bundle.
+
+    Returns:
+        The averaged checkpoints, oldest first.
+
+    Raises:
+        DataError: The run has too few checkpoints or lacks a named one, one of them is damaged, or the bundle cannot be
+            written to ``out``.
+    """
+    option, number = ("--last", last) if best is None else ("--best", best)
+    if number is not None and number < 1:
+        raise DataError(f"{option} {number}: average at least one checkpoint")
+    folder = CheckpointFolder(run / "checkpoints")
+    written, checkpoints = folder.steps(), folder.checkpoints()
+    if not checkpoints and written:
+        raise DataError(f"every checkpoint in {folder.path} is damaged: restore one of them")
+    if not checkpoints:
+        raise DataError(f"{run} has no checkpoints: name a folder that `dst train --run` wrote")
+    check_bundle_folder(out, "--out", overwrite=overwrite)
+    with _suggest_other_checkpoints():
+        config = open_bundle(checkpoints[-1].bundle).training_config()
+    warmup_steps = 0 if include_warmup else config.schedule.warmup_steps
+    if steps is not None:
+        chosen = _choose_named(run, checkpoints, steps)
+    elif best is not None:
+        chosen = _choose_best(run, checkpoints, best, warmup_steps)
+    elif last is not None:
+        # Older checkpoints were kept only for their score and need not be consecutive.
+        newest = select_newest(checkpoints, written, config.checkpoint.keep_last)
+        chosen = _choose_newest(run, newest, last, warmup_steps)
+    else:
+        chosen = past_warmup(select_newest(checkpoints, written, config.checkpoint.average_last), warmup_steps)
+        if not chosen:
+            raise DataError(
+                f"no checkpoint of {run} is past its warm-up (schedule.warmup_steps = {warmup_steps}): train longer, "
+                "or include earlier ones with --include-warmup"
+            )
+    with _suggest_other_checkpoints():
+        write_average(chosen, out, overwrite=overwrite)
+    return chosen
+
+
+@contextmanager
+def _suggest_other_checkpoints() -> Iterator[None]:
+    """Add to an error about one checkpoint how to average the others."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; or move that checkpoint out of the run to average the others") from None
+
+
+def _choose_named(run: Path, checkpoints: Sequence[Checkpoint], steps: Sequence[int]) -> list[Checkpoint]:
+    by_step = {checkpoint.state.step: checkpoint for checkpoint in checkpoints}
+    for step in steps:
+        if step not in by_step:
+            there = ", ".join(map(str, by_step))
+            raise DataError(f"--steps {step}: {run} has no checkpoint of that step, only of {there}")
+        if steps.count(step) > 1:
+            raise DataError(f"--steps {step} is given {steps.count(step)} times: name each checkpoint once")
+    return [by_step[step] for step in sorted(steps)]
+
+
+def _choose_newest(run: Path, newest: Sequence[Checkpoint], number: int, warmup_steps: int) -> list[Checkpoint]:
+    if len(newest) < number:
+        raise DataError(
+            f"--last {number}: {run} has only its newest {_count(len(newest))}: lower --last (checkpoint.keep_last "
+            "sets how many a run keeps)"
+        )
+    chosen = past_warmup(newest[-number:], warmup_steps)
+    if len(chosen) < number:
+        advice = f"lower --last to {len(chosen)}" if chosen else "train longer"
+        raise DataError(
+            f"--last {number}: {len(chosen)} of the newest {_count(number)} of {run} are past its warm-up "
+            f"(schedule.warmup_steps = {warmup_steps}): {advice}, or include earlier ones with --include-warmup"
+        )
+    return chosen
+
+
+def _choose_best(run: Path, checkpoints: Sequence[Checkpoint], number: int, warmup_steps: int) -> list[Checkpoint]:
+    scored = rank_by_score(checkpoints)
+    best = past_warmup(scored, warmup_steps)
+    if len(best) < number:
+        early = len(scored) - len(best)
+        excluded = f" ({early} more from before the end of its warm-up: --include-warmup)" if early else ""
+        raise DataError(
+            f"--best {number}: {run} has {_count(len(best))} with a validation score{excluded}: lower --best; "
+            "to have more, validate before each checkpoint (validation.every) and raise checkpoint.keep_best"
+        )
+    return sorted(best[:number], key=lambda checkpoint: checkpoint.state.step)
+
+
+def _count(checkpoints: int) -> str:
+    return "1 checkpoint" if checkpoints == 1 else f"{checkpoints} checkpoints"
+
+
+def write_average(
+    checkpoints: Sequence[Checkpoint],
+    out: Path,
+    extra_provenance: Mapping[str, Any] | None = None,
+    *,
+    overwrite: bool = True,
+    full: str = _FULL_ADVICE,
+) -> None:
+    """Write a bundle with the average of checkpoints. An existing bundle is replaced once the new one is complete.
+
+    Args:
+        checkpoints: Checkpoints of one run, oldest first. The weights of a single one are written unchanged.
+        out: The folder of the bundle.
+        extra_provenance: Provenance entries to add beside ``averaged_steps``.
+        overwrite: Whether the bundle may exist.
+        full: What to do about a full disk.
+    """
+    bundles = [open_bundle(checkpoint.bundle) for checkpoint in checkpoints]
+    weights = average_weights(bundles)
+    newest = bundles[-1]
+    steps = [checkpoint.state.step for checkpoint in checkpoints]
+    provenance = {**newest.provenance, "averaged_steps": steps, **(extra_provenance or {})}
+    replace_folder(
+        out,
+        lambda folder: _save_with(folder, weights, newest, provenance),
+        overwrite=overwrite,
+        full=full,
+    )
+
+
+def annotate_bundle(source: Path, out: Path, extra_provenance: Mapping[str, Any], *, full: str) -> None:
+    """Copy a bundle and add entries to its provenance; ``full`` says what to do about a full disk."""
+    bundle = open_bundle(source)
+    weights = bundle.load_weights()
+    provenance = {**bundle.provenance, **extra_provenance}
+    replace_folder(out, lambda folder: _save_with(folder, weights, bundle, provenance), full=full)
+
+
+def _save_with(folder: Path, weights: dict[str, Tensor], template: Bundle, provenance: Mapping[str, Any]) -> None:
+    save_bundle(folder, weights, template.training_config(), template.tokenizer, provenance)
+
+
+def average_weights(bundles: Sequence[Bundle]) -> dict[str, Tensor]:
+    """The mean of each weight in fp32, summed in fp64. Loads one bundle at a time.
+
+    Raises:
+        DataError: The bundles have different architectures.
+    """
+    sums: dict[str, Tensor] = {}
+    for bundle in bundles:
+        weights = bundle.load_weights()
+        if sums and {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in sums.items()}:
+            raise DataError(
+                f"{bundle.path} and {bundles[0].path} have different architectures: average checkpoints of one run"
+            )
+        for name, weight in weights.items():
+            sums[name] = sums[name].add_(weight) if name in sums else weight.double()
+    return {name: (total / len(bundles)).to(torch.float32) for name, total in sums.items()}

@@ -1,0 +1,384 @@
+"""The checkpoint format: the state of the optimizer, a bundle, and a manifest with the hashes of all files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from dstransformer.config import Precision, precision_of, zero_stage
+from dstransformer.data import Manifest
+from dstransformer.data.loader import Position
+from dstransformer.errors import DataError
+from dstransformer.evaluation import Score
+from dstransformer.io.files import read_error
+from dstransformer.io.json_text import read_record
+from dstransformer.training.checkpoints.integrity import MANIFEST, OWN_HASH, check_manifest, hash_manifest, verify_files
+from dstransformer.training.checkpoints.shards import Shard
+
+#: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
+#: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. 4: the position
+#: has a window. Bundles and scores of older formats stay readable; training resumes from RESUMABLE_VERSION on.
+FORMAT_VERSION = 4
+RESUMABLE_VERSION = 3
+
+STATE, BUNDLE = "state", "bundle"
+
+#: Keys of the manifest that are not the names of the attributes they hold, and the reverse.
+_KEYS = {
+    "early_stopping": "patience", "recovery": "setbacks",
+    "consecutive_nonfinite": "in_a_row", "rollback_step": "went_back_to",
+}  # fmt: skip
+_NAMES = {key: name for name, key in _KEYS.items()}
+
+#: Operations of a day at 10^15 a second.
+PFLOP_DAY = 1e15 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a training has cost up to a checkpoint, over all its processes and across resumes.
+
+    Attributes:
+        flops: Floating-point operations of all updates, see :func:`dstransformer.model.training_flops`. Exact, and the
+            same in any layout.
+        device_seconds: Seconds of the training loop times its devices, which are its processes. Updates, validation,
+            checkpoints and waiting count. Starting up, the comparison at the end, and what an interrupted run
+            computed after its last checkpoint do not.
+        uncounted_updates: Number of first updates that are in neither number: an earlier version did not count them.
+    """
+
+    flops: int = 0
+    device_seconds: float = 0.0
+    uncounted_updates: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """The totals for logs, by name; ``uncounted_updates`` only if there are any."""
+        totals = {
+            "flops": float(self.flops),
+            "pflop_days": self.flops / PFLOP_DAY,
+            "device_hours": self.device_seconds / 3600,
+        }
+        return totals | ({"uncounted_updates": float(self.uncounted_updates)} if self.uncounted_updates else {})
+
+
+@dataclass(frozen=True)
+class EarlyStoppingState:
+    """The progress on validation, for early stopping.
+
+    Attributes:
+        metric: Name of the score; None before the first validation.
+        best: The best score so far, higher being better; None if there is none yet.
+        validations: Validations since then.
+        signature: How the score is computed.
+    """
+
+    metric: str | None = None
+    best: float | None = None
+    validations: int = 0
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class LossScaleState:
+    """The loss scale of fp16.
+
+    Attributes:
+        value: The scale.
+        finite: Updates since the last gradient that was not finite.
+        hysteresis: The scale is lowered when this many more gradients were not finite.
+    """
+
+    value: float
+    finite: int
+    hysteresis: int
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """The state of the engine beside weights and moments.
+
+    Attributes:
+        skipped: Number of updates that were skipped, because their gradient was not finite.
+        loss_scale: Of fp16; None in other precisions.
+    """
+
+    skipped: int = 0
+    loss_scale: LossScaleState | None = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> EngineState:
+        """Parse the section of a manifest."""
+        scale = values["loss_scale"]
+        return cls(values["skipped"], None if scale is None else LossScaleState(**scale))
+
+
+@dataclass(frozen=True)
+class RecoveryState:
+    """Non-finite updates and rollbacks so far.
+
+    Attributes:
+        consecutive_nonfinite: Updates in a row, up to the last one, whose loss or gradient was not finite.
+        rollbacks: Number of times that training diverged and went back to a checkpoint.
+        rollback_step: The update of the checkpoint of the last rollback; None if there was none.
+    """
+
+    consecutive_nonfinite: int = 0
+    rollbacks: int = 0
+    rollback_step: int | None = None
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """The training state of a run beside weights and moments: everything else needed to resume.
+
+    Attributes:
+        step: Number of updates computed so far.
+        position: Position of the next update in the data.
+        world_size: Number of processes that computed the last update.
+        zero_stage: Their ZeRO stage.
+        precision: The training precision: fp32, bf16 or fp16.
+        corpus: Build key from the manifest of the corpus.
+        cost: What the updates have cost. Left out of comparisons, because time never repeats.
+        early_stopping: The progress on validation.
+        engine: The state of the engine.
+        recovery: Non-finite updates and rollbacks so far.
+    """
+
+    step: int
+    position: Position
+    world_size: int
+    zero_stage: int
+    precision: Precision
+    corpus: str
+    cost: Cost = field(default_factory=Cost, compare=False)
+    early_stopping: EarlyStoppingState = field(default_factory=EarlyStoppingState)
+    engine: EngineState = field(default_factory=EngineState)
+    recovery: RecoveryState = field(default_factory=RecoveryState)
+
+    @classmethod
+    def fresh(cls, ds_config: Mapping[str, Any], world_size: int, manifest: Manifest) -> TrainState:
+        """The state before the first update."""
+        return cls(0, Position(), world_size, zero_stage(ds_config), precision_of(ds_config), manifest.build_key)
+
+    @classmethod
+    def from_json(cls, manifest: Mapping[str, Any]) -> TrainState:
+        """Parse the state in a manifest.
+
+        Format version 1 has the position's keys at the top level of the state. Versions before 4 have no window: an
+        epoch was one. Checkpoints of earlier versions of this package have no cost, so none of their updates is
+        counted, and no state of early stopping and recovery.
+
+        Raises:
+            TypeError: Keys are missing or unknown.
+            KeyError: The state or position keys are missing.
+        """
+        values, cost = dict(manifest["state"]), manifest.get("cost")
+        position = values.pop("position", None) or {name: values.pop(name) for name in ("epoch", "update")}
+        spent = Cost(uncounted_updates=values["step"]) if cost is None else Cost(**cost)
+        engine = EngineState.from_json(manifest["engine"]) if "engine" in manifest else EngineState()
+        return cls(
+            position=Position(**position),
+            cost=spent,
+            early_stopping=EarlyStoppingState(**manifest.get(_KEYS["early_stopping"], {})),
+            engine=engine,
+            recovery=RecoveryState(**_rename(manifest.get(_KEYS["recovery"], {}), _NAMES)),
+            **values,
+        )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy in CPU memory of everything a checkpoint stores.
+
+    Attributes:
+        shards: Weights and moments that this rank writes.
+        weights: All weights in fp32, by name, for the bundle; empty on ranks other than 0.
+    """
+
+    shards: list[Shard]
+    weights: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint on disk.
+
+    Attributes:
+        path: The folder of the checkpoint.
+        state: The training state.
+        score: The validation score it is ranked by; None if it was not evaluated.
+        metric: The name of the score, such as ``bleu`` or ``bleu_first_500``; None in format version 1.
+        signature: How the score was computed; empty if an earlier version did not say.
+        version: The format version.
+        interim: Whether it was written because of a stop request only. A run that nobody stops does not have it, so
+            runs resume from it but never average it.
+        files: SHA-256 hash of every file, by its path in the folder.
+    """
+
+    path: Path
+    state: TrainState
+    score: float | None
+    metric: str | None = None
+    signature: str = ""
+    version: int = FORMAT_VERSION
+    interim: bool = False
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def scored(
+        cls, path: Path, state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool
+    ) -> Checkpoint:
+        """A checkpoint in the newest format version, with its score if it was evaluated."""
+        value, metric, signature = (None, None, "") if score is None else (score.value, score.name, score.signature)
+        return cls(path, state, value, metric, signature, interim=interim, files=files)
+
+    @property
+    def shards(self) -> Path:
+        """The folder of weights and moments."""
+        return self.path / STATE
+
+    @property
+    def bundle(self) -> Path:
+        """The folder of the portable model."""
+        return self.path / BUNDLE
+
+    @property
+    def named_score(self) -> Score | None:
+        """The score with its name; None if it was not evaluated, or in format version 1."""
+        return None if self.score is None or self.metric is None else Score(self.metric, self.score, self.signature)
+
+    @property
+    def manifest_text(self) -> str:
+        """The content of its manifest, in the newest format version."""
+        values = asdict(self.state)
+        # Older programs ignore keys beside the state.
+        beside = {name: values.pop(name) for name in ("cost", "early_stopping", "engine", "recovery")}
+        beside = _rename(beside | {"recovery": _rename(beside["recovery"], _KEYS)}, _KEYS)
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "state": values,
+            **beside,
+            "score": self.score,
+            "metric": self.metric,
+            "signature": self.signature,
+            "interim": self.interim,
+            "files": dict(sorted(self.files.items())),
+        }
+        return json.dumps(manifest | {OWN_HASH: hash_manifest(manifest)}, indent=2) + "\n"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The types of what is stored of a checkpoint."""
+
+    state: TrainState
+    score: float | None
+    metric: str | None
+    signature: str
+    files: dict[str, str]
+
+
+_STORED = TypeAdapter(_Stored)
+
+
+def _rename(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The values with other keys, in the same order. Keys without another name stay."""
+    return {names.get(key, key): value for key, value in values.items()}
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read the manifest of a checkpoint, without verifying its files.
+
+    Raises:
+        DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
+        UnreadableError: It cannot be read now.
+    """
+    path = folder / MANIFEST
+    try:
+        if not folder.exists():
+            raise DataError(f"{folder} does not exist")
+        if not folder.is_dir():
+            raise DataError(f"{folder} is a file: name the folder of the checkpoint")
+        if not path.is_file():
+            raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
+    except OSError as error:
+        raise read_error(path, error) from None
+
+    def check(content: dict[str, Any]) -> None:
+        if "state" not in content and "splits" in content:
+            raise DataError(f"{folder} is a corpus, not a checkpoint")
+        check_manifest(path, content)
+
+    def build(content: dict[str, Any]) -> Checkpoint:
+        return _build_checkpoint(folder, content)
+
+    checkpoint = read_record(path, build, newest=FORMAT_VERSION, unversioned=1, check=check, nan=True)
+    step = checkpoint.state.step
+    if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{step:08d}":
+        raise DataError(f"{folder} holds the checkpoint of step {step}: rename it to step-{step:08d} or remove it")
+    return checkpoint
+
+
+def _build_checkpoint(folder: Path, content: Mapping[str, Any]) -> Checkpoint:
+    checkpoint = Checkpoint(
+        folder,
+        TrainState.from_json(content),
+        content["score"],
+        content.get("metric"),
+        content.get("signature", ""),
+        content.get("format_version", 1),
+        content.get("interim", False) is True,
+        content["files"],
+    )
+    values = asdict(checkpoint.state)
+    stored = {
+        "state": values,
+        **{name: getattr(checkpoint, name) for name in ("score", "metric", "signature", "files")},
+    }
+    try:
+        _STORED.validate_json(json.dumps(stored), strict=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(_KEYS.get(str(part), str(part)) for part in fault["loc"] if part != "state")
+        raise DataError(f"{folder / MANIFEST} is damaged ({where}: {fault['msg']})") from None
+    if values["cost"].pop("flops") < 0 or not all(0 <= number < 2**63 for number in _iter_counts(values)):
+        raise DataError(f"{folder / MANIFEST} is damaged: a count is negative, or beyond 64 bits")
+    return checkpoint
+
+
+def _iter_counts(values: Mapping[str, Any]) -> Iterator[int]:
+    """All whole numbers in a state."""
+    for value in values.values():
+        if isinstance(value, Mapping):
+            yield from _iter_counts(value)
+        elif type(value) is int:
+            yield value
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read the manifest of a checkpoint and compare every file with its hash.
+
+    Raises:
+        DataError: The folder is not a checkpoint, its format is too new, or a file is missing or damaged.
+        UnreadableError: A file cannot be read now.
+    """
+    checkpoint = read_checkpoint(folder)
+    verify_checkpoint(checkpoint)
+    return checkpoint
+
+
+def verify_checkpoint(checkpoint: Checkpoint) -> None:
+    """Compare every file of a checkpoint with its hash.
+
+    Raises:
+        DataError: A file is missing or damaged.
+        UnreadableError: A file cannot be read now.
+    """
+    verify_files(checkpoint.path, checkpoint.files)

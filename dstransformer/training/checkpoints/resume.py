@@ -1,0 +1,183 @@
+"""Resuming: finds the checkpoint, checks that the run fits it, and reports what changes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dstransformer.config import Config
+from dstransformer.errors import ConfigError, DataError, counted
+from dstransformer.model import open_bundle
+from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.format import RESUMABLE_VERSION, Checkpoint, TrainState
+
+logger = logging.getLogger(__name__)
+
+#: Sections that determine what an update computes. They must not change during a run.
+FIXED_SECTIONS = ("model", "loss", "optimizer", "batch")
+FIXED_KEYS = (
+    "training.seed", "training.bpe_dropout", "training.unigram_alpha", "training.augment", "training.mixture",
+    "training.window_pairs", "training.int8_weights",
+)  # fmt: skip
+
+
+def find_checkpoint(
+    resume: str, folder: CheckpointFolder, config: Config, start: TrainState, corpus: Path, free: Collection[str] = ()
+) -> Checkpoint | None:
+    """Find and fully verify the checkpoint to resume from, and log which values change.
+
+    Args:
+        resume: See :meth:`CheckpointFolder.find`.
+        folder: The checkpoints of the run.
+        config: The experiment.
+        start: The initial state of this run, with its layout and corpus.
+        corpus: The corpus folder, for messages.
+        free: Fixed values that may differ all the same.
+
+    Returns:
+        The checkpoint; None for a new run.
+
+    Raises:
+        ConfigError: The configuration does not fit the checkpoint.
+        DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus.
+    """
+    checkpoint = folder.find(resume)
+    if checkpoint is None:
+        _check_without_checkpoints(folder.run, resume)
+        return None
+    _check_compatible(checkpoint, config, start, corpus)
+    stored = open_bundle(checkpoint.bundle).training_config()
+    old, new = _flatten(stored.without_secrets()), _flatten(config.without_secrets())
+    _check_fixed_values(checkpoint, old, {key: value for key, value in new.items() if key not in free})
+    for key in sorted(new):
+        if old[key] != new[key]:
+            before, now = json.dumps(old[key]), json.dumps(new[key])
+            logger.warning("from update %d on %s is %s; it was %s", checkpoint.state.step + 1, key, now, before)
+    return checkpoint
+
+
+def _check_without_checkpoints(run: Path, resume: str) -> None:
+    """Refuse to start a new run where another has left its results, but no checkpoint to resume from."""
+    if (run / "bundle").is_dir():
+        raise ConfigError(
+            f"{run} holds the bundle of a run whose checkpoints are gone, and a new run would replace it: choose "
+            "another --run, or move the old one"
+        )
+    metrics = run / "metrics.jsonl"
+    if resume == "never" and metrics.is_file() and metrics.stat().st_size:
+        raise ConfigError(
+            f"{run} holds the metrics of a run without checkpoints, and a new run would replace them: choose another "
+            "--run, move the old one, or start over in it with --resume auto"
+        )
+
+
+def _check_compatible(checkpoint: Checkpoint, config: Config, start: TrainState, corpus: Path) -> None:
+    stored = checkpoint.state
+    if checkpoint.version < RESUMABLE_VERSION:
+        raise DataError(
+            f"cannot resume from {checkpoint.path}: an earlier version of dstransformer wrote it (format "
+            f"{checkpoint.version}), in files of DeepSpeed that this version does not read; finish the run with that "
+            "version, or start another --run from its weights with --init"
+        )
+    if stored.corpus != start.corpus:
+        raise DataError(
+            f"cannot resume from {checkpoint.path}: it was trained on another corpus than {corpus} "
+            "(different text, tokenizer or cleaning); give that corpus with --corpus, or start a new run with another "
+            "--run"
+        )
+    if stored.step > config.training.max_updates:
+        raise ConfigError(
+            f"training.max_updates is {config.training.max_updates}, but {checkpoint.path} is further: raise it, "
+            "or resume from an earlier checkpoint with --resume PATH"
+        )
+
+
+def warn_if_layout_differs(checkpoint: Checkpoint, now: TrainState) -> None:
+    """Warn that the run resumes in another layout, where the last bits of sums differ, or in another precision."""
+    before = _describe_layout(checkpoint.state)
+    if before != _describe_layout(now):
+        logger.warning(
+            "%s was computed with %s, this run resumes with %s: the same updates follow, but results differ in the "
+            "last bits%s",
+            checkpoint.path, before, _describe_layout(now),
+            "" if checkpoint.state.precision == now.precision else " of the lower precision",
+        )  # fmt: skip
+
+
+def _describe_layout(state: TrainState) -> str:
+    return f"{counted(state.world_size, 'rank')}, ZeRO stage {state.zero_stage}, {state.precision}"
+
+
+def _check_fixed_values(checkpoint: Checkpoint, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    for key in new:
+        fixed = key.partition(".")[0] in FIXED_SECTIONS or key in FIXED_KEYS
+        if fixed and old[key] != new[key]:
+            raise ConfigError(
+                f"{key} is {_as_set(new[key])}, but {checkpoint.path} was trained with {_as_set(old[key])}: "
+                f"set {_assignment(key, old[key])} to resume, or start a new run with another --run"
+            )
+
+
+def _assignment(key: str, value: Any) -> str:
+    """What ``--set`` takes in a shell: ``model.d_ff=64``."""
+    return shlex.quote(f"{key}={_as_set(value)}")
+
+
+def _as_set(value: Any) -> str:
+    """A value as ``--set`` reads it: YAML on one line, without the keys that are null."""
+    return yaml.safe_dump(_stated(value), default_flow_style=True, width=math.inf, sort_keys=False).split("\n")[0]
+
+
+def _stated(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_stated(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _stated(item) for name, item in value.items() if item is not None}
+    return value
+
+
+def _flatten(config: Config) -> dict[str, Any]:
+    """All values of a configuration by ``section.key``."""
+
+    def iter_values() -> Iterator[tuple[str, Any]]:
+        for section, values in config.model_dump().items():
+            if isinstance(values, dict):
+                yield from ((f"{section}.{key}", value) for key, value in values.items())
+            else:
+                yield section, values
+
+    return dict(iter_values())
+
+
+def read_provenance(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """The provenance of a checkpoint's model.
+
+    Raises:
+        DataError: The bundle of the checkpoint cannot be read.
+    """
+    provenance: Mapping[str, Any] = open_bundle(checkpoint.bundle).provenance
+    return provenance
+
+
+def warn_if_hardware_differs(checkpoint: Checkpoint, stored: Mapping[str, Any], now: Mapping[str, str]) -> None:
+    """Warn that the run resumes on different hardware, where results differ in the last bits.
+
+    Args:
+        checkpoint: The checkpoint.
+        stored: Its provenance.
+        now: The hardware of this run.
+    """
+    before = stored.get("hardware", now)
+    if before != now:
+        old, new = (", ".join(f"{name} {value}" for name, value in what.items()) for what in (before, now))
+        logger.warning(
+            "%s was computed with %s, this run resumes with %s: results may differ in the last bits",
+            checkpoint.path, old, new,
+        )  # fmt: skip

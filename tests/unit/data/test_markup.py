@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from dstransformer.data.markup import MAX_TAGS, MarkedText, Tag, parse_markup
+from dstransformer.errors import DataError
+
+
+def parse(line: str) -> MarkedText:
+    return parse_markup(line, "in.txt, line 3")
+
+
+def spans(line: str) -> list[tuple[str, str]]:
+    """The tags of a line, each with the text in it."""
+    text, tags = parse(line)
+    return [(f"{tag.opening}{tag.closing}", text[tag.begin : tag.end]) for tag in tags]
+
+
+def test_tags_are_taken_out_and_entities_decoded() -> None:
+    assert parse("a <b>bold &amp; <i>x</i></b>&nbsp;word") == MarkedText(
+        "a bold & x\u00a0word", (Tag("<b>", "</b>", 2, 10, -1, False), Tag("<i>", "</i>", 9, 10, 0, False))
+    )
+
+
+@pytest.mark.parametrize(("line", "text"), [
+    ("AT&T is 5 < 6 > 3 & <3", "AT&T is 5 < 6 > 3 & <3"),
+    ("&lt;b&gt;", "<b>"),
+    ("one<br/>two<BR>three<hr>", "one two three"),
+    ("<p>One.</p><p>Two.</p>", "One. Two."),
+    ("one <br/> two", "one  two"),
+    ("un<b>believ</b>able<wbr>!", "unbelievable!"),
+    ("a<!-- <b> -->b<?pi x?>c<!DOCTYPE html>", "abc"),
+    ("<title>a <b>c</b></title><script>d</script>", "a cd"),
+    ("a\tb\u0000c\u00ad<b\n>d</b>", "a b cd"),
+    (">>deu<< The dog", ">>deu<< The dog"),
+    ("", ""),
+])  # fmt: skip
+def test_texts(line: str, text: str) -> None:
+    assert parse(line).text == text
+
+
+def test_what_has_no_end_tag_is_void_and_names_match_in_any_case() -> None:
+    assert spans("<B>a<br>b</b><img src='x>y'><g id=1>c<x/></G>") == [
+        ("<B></b>", "a b"), ("<br>", ""), ("<img src='x>y'>", ""), ("<g id=1></G>", "c"), ("<x/>", "")
+    ]  # fmt: skip
+    assert spans("<link>HTML or XML?</link><source>both") == [("<link></link>", "HTML or XML?"), ("<source>", "")]
+    inner = parse("<b><img><i>x</i></b>").tags
+    assert [tag.parent for tag in inner] == [-1, 0, 0]
+
+
+@pytest.mark.parametrize(("line", "column", "reason"), [
+    ("a <b>c", 3, "'<b>' is not closed on its line"),
+    ("a</b>c", 2, "'</b>' closes no tag of its line"),
+    ("<b>a<i>c</b></i>", 9, "'</b>' comes before the end of '<i>': close that first"),
+    ("a <b", 3, "'<b' begins no complete tag: complete it, or write &lt; for <"),
+    ('a <a href="x', 3, "begins no complete tag"),
+    ("a</>b", 2, "begins no complete tag"),
+    ("<b></></b>", 4, "begins no complete tag"),
+    ("a</ b>", 2, "begins no complete tag"),
+    ("</b <i>a</i>", 1, "begins no complete tag"),
+    ("a <!-- b", 3, "begins no complete tag"),
+    ("<![foo bar", 1, "begins no complete tag"),
+    ("</>", 1, "begins no complete tag"),
+])  # fmt: skip
+def test_ill_formed_lines(line: str, column: int, reason: str) -> None:
+    with pytest.raises(DataError) as error:
+        parse(line)
+    assert str(error.value).startswith(f"in.txt, line 3, column {column}: ")
+    assert reason in str(error.value)
+
+
+def test_too_many_tags() -> None:
+    assert len(parse("<x/>" * MAX_TAGS).tags) == MAX_TAGS
+    with pytest.raises(DataError, match=r"in.txt, line 3 has 1,001 tags: give at most 1,000"):
+        parse("<x/>" * (MAX_TAGS + 1))

@@ -1,0 +1,125 @@
+"""Properties of the plan, on generated corpora."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dstransformer.data.budget import Budget
+from dstransformer.data.plan import cut_update, deal, plan_batches, plan_epoch
+from dstransformer.errors import DataError
+
+LONGEST = 30
+
+
+@st.composite
+def corpora(draw: Any) -> tuple[Any, Any]:
+    pairs = draw(st.integers(1, 300))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return tuple(rng.integers(1, LONGEST + 1, pairs, dtype=np.int32) for _ in range(2))
+
+
+budgets = st.builds(
+    Budget, src_tokens=st.integers(LONGEST, 400), tgt_tokens=st.integers(LONGEST, 400), micro_batches=st.just(1)
+)
+
+
+@given(corpora(), budgets, st.integers(0, 9), st.integers(0, 9))
+def test_every_pair_is_in_one_update_and_budgets_hold(lengths: Any, budget: Budget, seed: int, epoch: int) -> None:
+    src, tgt = lengths
+    plan = plan_epoch(src, tgt, seed, epoch, budget)
+    updates = [plan.update(number) for number in range(plan.updates)]
+    assert sorted(np.concatenate(updates)) == list(range(len(src)))
+    for update in updates:
+        assert len(update)
+        assert src[update].sum() <= budget.src_tokens
+        assert tgt[update].sum() <= budget.tgt_tokens
+
+
+@given(corpora(), budgets)
+def test_updates_are_full_except_the_last_two(lengths: Any, budget: Budget) -> None:
+    src, tgt = lengths
+    plan = plan_epoch(src, tgt, 1, 0, budget)
+    for number in range(plan.updates - 2):
+        following = plan.update(number + 1)[0]
+        update = plan.update(number)
+        too_many_src = src[update].sum() + src[following] > budget.src_tokens
+        too_many_tgt = tgt[update].sum() + tgt[following] > budget.tgt_tokens
+        assert too_many_src or too_many_tgt
+
+
+@given(st.integers(2, 8).flatmap(lambda n: st.tuples(corpora(), st.just(n))))
+def test_an_update_is_cut_into_even_parts_of_similar_lengths(case: Any) -> None:
+    (src, tgt), parts_wanted = case
+    if len(src) < parts_wanted:
+        return
+    pairs = np.random.default_rng(0).permutation(len(src)).astype(np.int64)
+    parts = cut_update(pairs, src, tgt, parts_wanted)
+    assert len(parts) == parts_wanted
+    assert sorted(np.concatenate(parts)) == sorted(pairs)
+    longest = [np.maximum(src[part], tgt[part]) for part in parts]
+    for shorter, longer in pairwise(longest):
+        assert shorter.max() <= longer.min()
+    if len(src) > 10 * parts_wanted:
+        tokens = [int((src[part] + tgt[part]).sum()) for part in parts]
+        assert max(tokens) - min(tokens) <= 4 * LONGEST
+
+
+@given(corpora(), st.sampled_from([1, 2, 4, 8]))
+def test_micro_batches_are_dealt_once_and_evenly_at_any_world_size(lengths: Any, world_size: int) -> None:
+    src, tgt = lengths
+    if len(src) < 8:
+        return
+    parts = cut_update(np.arange(len(src)), src, tgt, 8)
+    dealt = [number for rank in range(world_size) for number in deal(8, rank, world_size)]
+    assert sorted(dealt) == list(range(len(parts)))
+    assert all(len(deal(8, rank, world_size)) == 8 // world_size for rank in range(world_size))
+
+
+@settings(max_examples=20)
+@given(corpora(), budgets)
+def test_the_plan_is_a_function_of_seed_and_epoch(lengths: Any, budget: Budget) -> None:
+    first = plan_epoch(*lengths, 1, 0, budget)
+    again = plan_epoch(*lengths, 1, 0, budget)
+    assert np.array_equal(first.order, again.order)
+    assert np.array_equal(first.bounds, again.bounds)
+
+
+def test_each_epoch_and_seed_has_its_own_order() -> None:
+    lengths = np.full(1000, 5, dtype=np.int32)
+    budget = Budget(100, 100, 1)
+    orders = [plan_epoch(lengths, lengths, seed, epoch, budget).order for seed in (1, 2) for epoch in (0, 1)]
+    assert len({order.tobytes() for order in orders}) == 4
+
+
+def test_a_remainder_is_shared_with_the_previous_update() -> None:
+    lengths = np.full(21, 10, dtype=np.int32)
+    plan = plan_epoch(lengths, lengths, 1, 0, Budget(100, 100, 1))
+    assert np.diff(plan.bounds).tolist() == [10, 5, 6]
+
+
+@pytest.mark.parametrize(("lengths", "budget", "message"), [
+    ([5, 40, 5], Budget(30, 99, 1), "training pair 1 has 40 src tokens.*batch.src_tokens = 30"),
+    ([5, 40, 5], Budget(99, 30, 1), "training pair 1 has 40 tgt tokens.*batch.tgt_tokens = 30"),
+    ([5, 4, 5], Budget(99, 99, 4), "an update holds 3 sentence pairs.*batch.micro_batches = 4"),
+    ([], Budget(99, 99, 1), "the training split is empty"),
+])  # fmt: skip
+def test_corpora_that_cannot_be_planned_are_refused(lengths: list[int], budget: Budget, message: str) -> None:
+    array = np.array(lengths, dtype=np.int32)
+    with pytest.raises(DataError, match=message):
+        plan_epoch(array, array, 1, 0, budget)
+
+
+@given(st.lists(st.integers(0, 12), max_size=40), st.integers(1, 30))
+def test_batches_hold_every_sentence_once_within_the_budget(lengths: list[int], batch_tokens: int) -> None:
+    batches = plan_batches(lengths, batch_tokens)
+    placed = [number for batch in batches for number in batch]
+    assert sorted(placed) == [number for number, length in enumerate(lengths) if length]
+    assert [lengths[number] for number in placed] == sorted((length for length in lengths if length), reverse=True)
+    for batch in batches:
+        assert len(batch) == 1 or sum(lengths[number] + 1 for number in batch) <= batch_tokens

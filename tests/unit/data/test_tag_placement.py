@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import html
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dstransformer.data.alignment import Link, read_links
+from dstransformer.data.markup import MAX_TAGS, parse_markup
+from dstransformer.data.tag_placement import place_tags
+
+_TAG = re.compile(r"<[^<>]*>")
+
+EXAMPLES = [
+    # pairs follow their words
+    ("The <b>dog</b> sees.", "Der Hund sieht.", "0-0 1-1 2-2", "Der <b>Hund</b> sieht."),
+    ("The <b>dog</b> sees the <i>cat</i>.", "Die Katze sieht der Hund.", "0-3 1-4 2-2 3-0 4-1",
+     "Die <i>Katze</i> sieht der <b>Hund</b>."),
+    ("<b>looks</b> at <i>it</i>", "sieht es an", "0-0 0-2 1-2 2-1", "<b>sieht <i>es</i> an</b>"),
+    ("a <b>living</b> <i>room</i>", "ein Wohnzimmer", "0-0 1-1 2-1", "ein <b><i>Wohnzimmer</i></b>"),
+    ("<b>a b</b> <i>c d</i>", "x yyyy z www", "0-0 1-2 2-1 3-3", "<i><b>x yyyy z</b> www</i>"),
+    ("<b>a <i>b</i></b> c", "z y x", "0-0 1-2 2-1", "<b>z y <i>x</i></b>"),
+    # whole sentences, and words without links
+    ("<p>The dog sees.</p>", "Der Hund da sieht.", "", "<p>Der Hund da sieht.</p>"),
+    ("The <b>very</b> dog", "Der Hund", "0-0 2-1", "Der <b></b>Hund"),
+    ("<i>The <b>very</b></i> dog", "Der Hund", "0-0 2-1", "<i>Der<b></b></i> Hund"),
+    ("a <b><u>very</u><x/></b> dog", "ein Hund", "0-0 2-1", "ein <b><u></u><x/></b>Hund"),
+    # punctuation
+    ("He sees <b>the dog</b>.", "Er sieht den Hund.", "0-0 1-1 2-2 3-3", "Er sieht <b>den Hund</b>."),
+    ("He sees <b>the dog.</b>", "Er sieht den Hund.", "0-0 1-1 2-2 3-3", "Er sieht <b>den Hund.</b>"),
+    ("He has <b>the dog.</b>", "Den Hund hat er.", "0-3 1-2 2-0 3-1", "<b>Den Hund</b> hat er."),
+    ('a "<b>dog</b>", so', "ein „Hund“, so", "0-0 1-1 2-2", "ein „<b>Hund</b>“, so"),
+    ('a <b>"dog"</b>, so', "ein „Hund“, so", "0-0 1-1 2-2", "ein <b>„Hund“</b>, so"),
+    ("a (<b>big</b>) dog", "ein (großer) Hund", "0-0 1-1 2-2", "ein (<b>großer</b>) Hund"),
+    ("I see dogs<b>!</b>", "Ich sehe Hunde!", "0-0 1-1 2-2", "Ich sehe Hunde<b>!</b>"),
+    ("dogs<b>,</b> cats", "Katzen, Hunde", "0-1 1-0", "Katzen, Hunde<b></b>"),
+    # tags without content
+    ("The <img/>dog sees", "Den Hund sieht", "0-0 1-1 2-2", "Den <img/>Hund sieht"),
+    ("one<br/>two", "zwei eins", "0-1 1-0", "<br/>zwei eins"),
+    ("The dog.<br/>", "Hund der.", "0-1 1-0", "Hund der.<br/>"),
+    ("a dog<fn/> sees", "sieht ein Hund", "0-1 1-2 2-0", "sieht ein Hund<fn/>"),
+    ("a dog<fn/>, so", "ein Hund, so", "0-0 1-1 2-2", "ein Hund<fn/>, so"),
+    ("<a><img/> the dog</a> sees", "Es sieht der Hund", "0-2 1-3 2-1", "Es sieht <a><img/>der Hund</a>"),
+    ("<a><img/></a><b></b> dog", "Hund", "0-0", "<a><img/></a><b></b>Hund"),
+    # inside of words
+    ("un<b>believ</b>able!", "unglaublich!", "0-0", "<b>unglaublich</b>!"),
+    ("a do<x/>g", "ein Hund", "0-0 1-1", "ein <x/>Hund"),
+    # entities, and nothing
+    ("R&amp;D &lt; <b>x</b>", "R&D < x>", "0-0 1-1 2-2", "R&amp;D &lt; <b>x&gt;</b>"),
+    ("AT&T", "AT&T", "0-0", "AT&amp;T"),
+    ("<b>x</b><br/>", "", "", "<b></b><br/>"),
+    ("", "", "", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "target", "links", "expected"), EXAMPLES)
+def test_examples(source: str, target: str, links: str, expected: str) -> None:
+    assert place_tags(parse_markup(source, ""), target, read_links(links)) == expected
+
+
+words = st.text(alphabet='ab.,"(é&<', min_size=1, max_size=4)
+texts = st.lists(words, max_size=7).map(" ".join)
+
+
+@st.composite
+def marked_lines(draw: st.DrawFn) -> str:
+    """A well-formed line: its characters, with tags of all kinds between any of them."""
+    pieces: list[str] = []
+    unclosed: list[str] = []
+    for number, character in enumerate(draw(texts)):
+        for _ in range(draw(st.integers(0, 2)) if draw(st.booleans()) else 0):
+            kind = draw(st.sampled_from(["open", "close", "void", "comment"]))
+            if kind == "open":
+                unclosed.append(f"n{len(pieces)}")
+                pieces.append(f'<{unclosed[-1]} id="{number}">')
+            elif kind == "close" and unclosed:
+                pieces.append(f"</{unclosed.pop()}>")
+            elif kind != "close":
+                pieces.append(f"<v{number}/>" if kind == "void" else "<!-- c -->")
+        pieces.append(html.escape(character))
+    return "".join([*pieces, *(f"</{name}>" for name in reversed(unclosed))])
+
+
+alignments = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
+
+
+def ancestors(line: str) -> dict[str, set[str]]:
+    """The pairs around each tag that has a name of its own."""
+    tags = parse_markup(line, "").tags
+    found: dict[str, set[str]] = {}
+    for tag in tags:
+        around = tags[tag.parent].opening if tag.parent >= 0 else None
+        found[tag.opening] = set() if around is None else {around, *found[around]}
+    return {tag: outer for tag, outer in found.items() if tag != "<!-- c -->"}
+
+
+@given(marked_lines(), texts, alignments)
+@settings(max_examples=300, deadline=None)
+def test_whatever_the_alignment_nothing_is_lost_and_all_is_well_formed(
+    line: str, target: str, links: list[Link]
+) -> None:
+    placed = place_tags(parse_markup(line, ""), target, links)
+    assert html.unescape(_TAG.sub("", placed)) == target
+    assert sorted(_TAG.findall(placed)) == sorted(_TAG.findall(line))
+    before, after = ancestors(line), ancestors(placed)
+    assert all(outer <= after[tag] for tag, outer in before.items())
+
+
+@given(marked_lines())
+@settings(max_examples=100, deadline=None)
+def test_pairs_stay_around_their_words_if_nothing_moves(line: str) -> None:
+    marked = parse_markup(line, "")
+    count = len(marked.text.split())
+    placed = parse_markup(place_tags(marked, marked.text, [(n, n) for n in range(count)]), "")
+    there = {tag.opening: tag for tag in placed.tags}
+    for tag in marked.tags:
+        held = re.sub(r"\W", "", marked.text[tag.begin : tag.end])
+        other = there[tag.opening]
+        if tag.closing and held:
+            assert held in re.sub(r"\W", "", placed.text[other.begin : other.end])
+
+
+@dataclass
+class Phrase:
+    """A constituent of a made-up sentence: its children in the order of the source, and that of the target."""
+
+    words: tuple[str, str] = ("", "")
+    children: list[Phrase] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    void: str = ""
+
+    def leaves(self, side: int) -> Iterator[Phrase]:
+        ordered = self.children if side == 0 else [self.children[n] for n in self.order]
+        for child in ordered:
+            yield from child.leaves(side)
+        if not self.children:
+            yield self
+
+    def render(self, side: int) -> str:
+        """The text of a side, with tags around each constituent that has some."""
+        ordered = self.children if side == 0 else [self.children[n] for n in self.order]
+        text = self.void + self.words[side] + " ".join(child.render(side) for child in ordered)
+        for tag in self.tags:
+            text = f"<{tag}>{text}</{tag.split()[0]}>"
+        return text
+
+
+def phrase(rng: random.Random, depth: int, names: Iterator[str]) -> Phrase:
+    """A random tree; an adjective may follow its noun, and a verb go to the end."""
+    if not depth:
+        number = rng.randrange(1000)
+        return Phrase((f"s{number}", f"t{number}"), void=f"<x{next(names)}/>" * (rng.random() < 0.08))
+    children = [phrase(rng, depth - 1 if rng.random() < 0.7 else 0, names) for _ in range(rng.randint(2, 3))]
+    order = list(range(len(children)))
+    if rng.random() < 0.6:
+        rng.shuffle(order)
+    return Phrase(children=children, order=order)
+
+
+def mark(rng: random.Random, tree: Phrase, names: Iterator[str]) -> None:
+    if rng.random() < 0.3:
+        tree.tags = [rng.choice([f"b{next(names)}", f'a{next(names)} href="x?y=1&amp;z"'])]
+    for child in tree.children:
+        mark(rng, child, names)
+
+
+def test_999_of_1000_generated_sentences_are_tagged_as_the_grammar_tags_them() -> None:
+    """The grammar puts the tags into both sides; only the alignment of the words is known to the placement."""
+    rng = random.Random(7)
+    right = nested = 0
+    for _ in range(1000):
+        names = map(str, range(10_000))
+        tree = phrase(rng, 3, names)
+        mark(rng, tree, names)
+        source, target = (f"{tree.render(side)}." for side in (0, 1))
+        places = {id(leaf): number for number, leaf in enumerate(tree.leaves(1))}
+        links = [(number, places[id(leaf)]) for number, leaf in enumerate(tree.leaves(0))]
+        plain = html.unescape(_TAG.sub("", target))
+        right += place_tags(parse_markup(source, ""), plain, links) == target
+        nested += source.count("</") > 1
+    assert nested > 500
+    assert right >= 999
+
+
+def test_many_tags_and_a_wild_alignment_take_no_long_time() -> None:
+    rng = random.Random(3)
+    count = MAX_TAGS // 2
+    source = " ".join(f"<b>w{n}</b>" for n in range(count))
+    links = [(rng.randrange(count), n) for n in range(count)] + [(n, rng.randrange(count)) for n in range(count)]
+    placed = place_tags(parse_markup(source, ""), " ".join(["w"] * count), links)
+    assert placed.count("<b>") == placed.count("</b>") == count

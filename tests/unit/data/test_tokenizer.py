@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import pickle
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from support.data.corpora import TEXT, small_tokenizer, train_model
+
+from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from dstransformer.data.tokenizer import plain_spaces
+from dstransformer.errors import DataError
+
+
+def canonical(text: str) -> str:
+    """A sentence as cleaning leaves it."""
+    words = unicodedata.normalize("NFKC", plain_spaces(text)).split(" ")
+    return " ".join(word for word in words if word)
+
+
+# SentencePiece writes a space as U+2581.
+sentences = st.text(st.characters(exclude_categories=("Cs", "Co", "Cn"), exclude_characters="▁")).map(canonical)
+
+
+@settings(deadline=None)
+@given(sentences)
+@example("Fünf 🦊 und 👨‍👩‍👧: 中文, ½ ﬁ … fertig!")
+@example("naïve café — “quoted” 100 %")
+def test_any_normalised_text_round_trips(text: str) -> None:
+    text = canonical(text)
+    assert small_tokenizer().decode(small_tokenizer().encode([text])) == [text]
+
+
+def test_ids_hold_no_special_pieces_and_cover_unseen_characters() -> None:
+    for ids in small_tokenizer().encode([*TEXT, "🦊 ж 中"]):
+        assert ids
+        assert all(EOS_ID < token < small_tokenizer().vocab_size for token in ids)
+
+
+def test_decoding_drops_padding_begin_and_end() -> None:
+    ids = small_tokenizer().encode(TEXT)
+    framed = [[BOS_ID, *row, EOS_ID, PAD_ID, PAD_ID] for row in ids]
+    assert small_tokenizer().decode(framed) == TEXT
+    assert small_tokenizer().decode([np.array(row, dtype=np.int32).tolist() for row in ids]) == TEXT
+    assert small_tokenizer().decode([[], [BOS_ID, EOS_ID]]) == ["", ""]
+    assert small_tokenizer().decode([[UNK_ID]]) == [" ⁇ "]
+
+
+def test_raw_text_is_normalised_like_training_text() -> None:
+    raw = "\ufeffTwo\tmen\u00a0are  talk\u00ading\x00 ﬁne\r\n"
+    assert small_tokenizer().encode([raw]) == small_tokenizer().encode(["Two men are talking fine"])
+
+
+def test_pickle_and_files_keep_the_model(tmp_path: Path) -> None:
+    small_tokenizer().save(tmp_path / "tokenizer.model")
+    for other in (pickle.loads(pickle.dumps(small_tokenizer())), Tokenizer.load(tmp_path / "tokenizer.model")):
+        assert other.sha256 == small_tokenizer().sha256
+        assert other.encode(TEXT) == small_tokenizer().encode(TEXT)
+
+
+def test_a_tokenizer_may_have_another_one_for_the_source(tmp_path: Path) -> None:
+    src = Tokenizer(train_model(TEXT[::2], vocab_size=300))
+    pair = Tokenizer(train_model(), src=src)
+    assert small_tokenizer().src is small_tokenizer()
+    assert (pair.src, pair.is_joint, small_tokenizer().is_joint) == (src, False, True)
+    assert small_tokenizer().identity == small_tokenizer().sha256 == pair.sha256 != pair.identity
+    again = pickle.loads(pickle.dumps(pair))
+    assert (again.identity, again.src.vocab_size, again.vocab_size) == (pair.identity, 300, 340)
+    assert pair.save_in(tmp_path) == ("tokenizer.model", "tokenizer.src.model")
+    assert Tokenizer.load(tmp_path / "tokenizer.src.model").sha256 == src.sha256
+
+
+LAYOUTS: list[dict[str, object]] = [
+    {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2},  # SentencePiece's default: fairseq, OPUS-MT, Llama
+    {"pad_id": -1, "unk_id": 1, "bos_id": -1, "eos_id": 0},  # Marian
+    {"pad_id": 0, "unk_id": 2, "bos_id": -1, "eos_id": 1},  # T5
+    {"pad_id": 3, "unk_id": 2, "bos_id": 0, "eos_id": 1},
+    {"pad_id": 339, "unk_id": 7, "bos_id": -1, "eos_id": -1},
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_other_special_ids_are_mapped(layout: dict[str, int], tmp_path: Path) -> None:
+    model = train_model(**layout)
+    tokenizer = Tokenizer(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ids = tokenizer.encode(TEXT)
+    special = {piece for piece in layout.values() if piece >= 0}
+    others = [piece for piece in range(processor.vocab_size()) if piece not in special]
+    assert tokenizer.vocab_size == 4 + len(others)
+    assert [[others[token - 4] for token in row] for row in ids] == processor.encode(TEXT)
+    assert all(EOS_ID < token < tokenizer.vocab_size for row in ids for token in row)
+    assert tokenizer.decode([[BOS_ID, *row, EOS_ID, PAD_ID] for row in ids]) == TEXT
+    assert tokenizer.decode([[], [BOS_ID, EOS_ID], [UNK_ID]]) == ["", "", " ⁇ "]
+    for wrong in (-1, tokenizer.vocab_size):
+        with pytest.raises(IndexError):
+            tokenizer.decode([[wrong]])
+    tokenizer.save(tmp_path / "model")
+    assert (tmp_path / "model").read_bytes() == model
+    assert pickle.loads(pickle.dumps(tokenizer)).encode(TEXT) == ids
+
+
+def test_unknown_text_gets_our_id_in_every_layout() -> None:
+    for layout in LAYOUTS[:4]:
+        tokenizer = Tokenizer(train_model(**layout, byte_fallback=False, vocab_size=60))
+        assert UNK_ID in tokenizer.encode(["中"])[0]
+
+
+def test_a_model_without_unk_is_refused() -> None:
+    model = ModelProto.FromString(train_model())
+    model.pieces[UNK_ID].type = ModelProto.SentencePiece.NORMAL
+    with pytest.raises(DataError, match="no piece for unknown text"):
+        Tokenizer(model.SerializeToString())
+
+
+def test_files_that_are_not_tokenizers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot read"):
+        Tokenizer.load(tmp_path / "none.model")
+    (tmp_path / "text.model").write_text("no model")
+    with pytest.raises(DataError, match="not a SentencePiece model"):
+        Tokenizer.load(tmp_path / "text.model")
+    (tmp_path / "empty.model").touch()
+    with pytest.raises(DataError, match="not a SentencePiece model"):
+        Tokenizer.load(tmp_path / "empty.model")
+
+
+def test_one_string_is_not_taken_for_a_list_of_its_letters() -> None:
+    with pytest.raises(TypeError, match=r"encode takes a list of texts, not one string: \['a dog'\]"):
+        small_tokenizer().encode("a dog")
+
+
+@pytest.mark.parametrize("ids", [["a"], [5, 6, 7], 5])
+def test_what_is_no_list_of_rows_is_not_decoded(ids: Any) -> None:
+    with pytest.raises(TypeError, match=r"decode takes rows of ids, such as \[\[5, 6, 7\]\], not"):
+        small_tokenizer().decode(ids)

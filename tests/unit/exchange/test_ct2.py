@@ -1,0 +1,311 @@
+"""``dst export ct2`` and ``--engine ct2`` against our own search."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from support.data.corpora import TEXT
+from support.models.packed import model_logits
+from support.models.random_bundle import random_bundle
+from support.processes.launching import run_dst
+from support.training.trained import trained_bundle
+
+from dstransformer.config import load_config
+from dstransformer.data import BOS_ID, EOS_ID
+from dstransformer.data.packing import Packing
+from dstransformer.decoding import Translator
+from dstransformer.decoding.beam import FIRST_PIECE
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.exchange.ct2 import POSITIONS, export_ct2
+from dstransformer.exchange.ct2_engine import CT2Engine, open_ct2
+from dstransformer.exchange.hf_export import export_hf
+from dstransformer.model import open_bundle, save_bundle
+
+
+@pytest.fixture(scope="session")
+def exported(shared_folder: Callable[[str, Callable[[Path], object]], Path], trained: Path) -> Path:
+    return shared_folder("export-ct2", lambda folder: export_ct2(trained, folder))
+
+
+def assert_alike(bundle: Path, ct2: Translator, sentences: list[str]) -> None:
+    """Most outputs are equal, and their log-probabilities are ours over the pieces that CTranslate2 sums.
+
+    These small models are unsure, so the end of the search matters; for a real one see docs/guide/export.md.
+    """
+    translator = Translator.load(bundle)
+    ours, theirs = translator.search(sentences), ct2.search(sentences)
+    pairs = [
+        (src, one, other)
+        for src, (one,), (other,) in zip(translator.tokenizer.src.encode(sentences), ours, theirs, strict=True)
+        if one.tokens == other.tokens
+    ]
+    assert len(pairs) > 0.8 * len(sentences)
+    for src, one, other in pairs:
+        # CTranslate2 leaves the pieces that are never an output out of the sum of probabilities, except in outputs
+        # that forced decoding scores.
+        possible = forced_log_probability(translator, src, one.tokens, impossible=FIRST_PIECE)
+        near = min(one.log_probability, possible, key=lambda expected: abs(expected - other.log_probability))
+        assert other.log_probability == pytest.approx(near, abs=1e-3)
+        scale = one.score / one.log_probability
+        assert other.score == pytest.approx(other.log_probability * scale, abs=1e-3)
+
+
+def forced_log_probability(translator: Translator, src: list[int], output: list[int], impossible: int) -> float:
+    """The log-probability of an output, its end included, if the first ``impossible`` pieces had none."""
+    model = translator.model.eval()
+    packings = [Packing.from_lengths([len(ids) + 1]) for ids in (src, output)]
+    with torch.no_grad():
+        memory = model.encode(torch.tensor([*src, EOS_ID]), packings[0])
+        hidden = model.decode(torch.tensor([BOS_ID, *output]), packings[1], memory, packings[0])
+        logits = model.logits(hidden[: len(output) + 1])[:, : translator.tokenizer.vocab_size]
+    logits[:, :impossible] = -math.inf
+    chosen = logits.log_softmax(dim=-1)[range(len(output) + 1), [*output, EOS_ID]]
+    return float(chosen.sum())
+
+
+def engine_of(ct2: Translator) -> CT2Engine:
+    assert isinstance(ct2.engine, CT2Engine)
+    return ct2.engine
+
+
+def test_the_search_finds_what_ours_does(trained: Path, exported: Path, learned: list[str]) -> None:
+    ct2 = open_ct2(exported)
+    assert_alike(trained, ct2, learned[:100])
+    assert ct2.translate(["", " "]) == ["", ""]
+    many = ct2.search(learned[:5], n_best=3)
+    assert [len(found) for found in many] == [3] * 5
+    assert all(found[0].score >= found[1].score >= found[2].score for found in many)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [
+    {"norm": "pre"},
+    {"positions": "learned", "max_positions": 128, "tie_embeddings": "none", "attention_bias": True},
+    {"d_k": 8, "d_v": 24},
+    {"encoder_layers": 3, "decoder_layers": 1},
+    {"activation": "gelu"},
+])  # fmt: skip
+@pytest.mark.extended
+def test_other_architectures_translate_alike(
+    tmp_path: Path, toy_corpus: Path, learned: list[str], changes: dict[str, Any]
+) -> None:
+    bundle = trained_bundle(tmp_path / "bundle", toy_corpus, updates=150, **changes)
+    export_ct2(bundle, tmp_path / "ct2")
+    assert_alike(bundle, open_ct2(tmp_path / "ct2"), learned[:100])
+
+
+@pytest.mark.parametrize("changes", [
+    {},
+    {"activation": "gelu"},
+    {"norm": "pre", "source_end": False},
+    {"activation": "swish", "attention_bias": True, "output_bias": True, "tie_embeddings": "none"},
+])  # fmt: skip
+@torch.no_grad()
+def test_other_functions_and_biases_have_the_same_probabilities(tmp_path: Path, changes: dict[str, Any]) -> None:
+    bundle = open_bundle(random_bundle(tmp_path / "bundle", **changes))
+    export_ct2(bundle.path, tmp_path / "ct2")
+    src, tgt = (bundle.tokenizer.encode([text])[0] for text in (TEXT[0], TEXT[3]))
+    pair = torch.tensor([*src, EOS_ID]), torch.tensor([BOS_ID, *tgt])
+    ours = model_logits(bundle.build_model(), [pair]).log_softmax(dim=-1)
+    engine = engine_of(open_ct2(tmp_path / "ct2"))
+    names = [bundle.tokenizer.pieces(ids) for ids in (src, tgt)]
+    theirs = engine.translator.score_batch([names[0]], [names[1]])[0].log_probs
+    expected = ours[range(len(tgt) + 1), [*tgt, EOS_ID]]
+    torch.testing.assert_close(torch.tensor(theirs), expected, rtol=0, atol=1e-4)
+
+
+def assert_equal_scores(bundle: Path, ct2: Translator, sentences: list[str], **asked: Any) -> None:
+    """The outputs are ours but for a few, and those that are have our scores to the precision of fp32."""
+    ours = Translator.load(bundle, settings=ct2.settings).search(sentences, **asked)
+    theirs = ct2.search(sentences, **asked)
+    pairs = [
+        (one, other)
+        for mine, found in zip(ours, theirs, strict=True)
+        for one in mine
+        for other in found
+        if one.tokens == other.tokens
+    ]
+    assert len(pairs) > 0.8 * sum(map(len, ours))
+    for one, other in pairs:
+        assert other.log_probability == pytest.approx(one.log_probability, abs=1e-3)
+        assert other.score == pytest.approx(one.score, abs=1e-3)
+
+
+def test_outputs_of_full_length_end_as_ours_do(trained: Path, exported: Path, learned: list[str]) -> None:
+    sentences = sorted(learned[:60], key=len)
+    ct2 = open_ct2(exported, max_extra_tokens=0, min_tokens=3)
+    assert_equal_scores(trained, ct2, sentences, n_best=2)
+    limits = [max(len(ids) + 1, 4) for ids in ct2.tokenizer.encode(sentences)]
+    found = ct2.search(sentences, n_best=4)
+    assert all(len(one.tokens) + 1 <= limit for limit, outputs in zip(limits, found, strict=True) for one in outputs)
+    assert any(len(one.tokens) + 1 == limit for limit, outputs in zip(limits, found, strict=True) for one in outputs)
+    alone = [ct2.search([sentence], n_best=4)[0] for sentence in sentences[:5]]
+    for outputs, one in zip(found, alone, strict=False):
+        assert [each.tokens for each in outputs] == [each.tokens for each in one]
+
+
+def test_the_least_length_may_exceed_the_limit(exported: Path, learned: list[str]) -> None:
+    ct2 = open_ct2(exported, min_tokens=40)
+    assert [len(one.tokens) for (one,) in ct2.search(learned[:3])] == [40] * 3
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_prefixes_are_ours(trained: Path, exported: Path, learned: list[str], beam: int) -> None:
+    ct2 = open_ct2(exported, beam_size=beam)
+    prefixes = ["die Katze", "", "ein"] * 20
+    assert_equal_scores(trained, ct2, learned[:60:3], prefixes=["ein"] * 20, n_best=beam // 2 or 1)
+    found = ct2.search(learned[:60], prefixes=prefixes)
+    assert all(one.text.startswith(prefix) for (one,), prefix in zip(found, prefixes, strict=True))
+    plain = ct2.search(learned[:60])
+    assert [one.tokens for (one,) in found[1::3]] == [one.tokens for (one,) in plain[1::3]]
+    with pytest.raises(DataError, match=r"the prefix of sentence 1 has 5001 tokens with its end"):
+        ct2.search(learned[:1], prefixes=["die Katze " * 1000])
+
+
+def test_rows_beyond_the_pieces_are_no_output(tmp_path: Path, trained: Path, learned: list[str]) -> None:
+    opened = open_bundle(trained)
+    weights, config, size = opened.load_weights(), opened.training_config(), opened.tokenizer.vocab_size
+    (full_stop,) = (token for token, name in enumerate(opened.tokenizer.pieces(range(size))) if name == ".")
+    matrix = torch.cat((weights["embedding.weight"][:size], weights["embedding.weight"][full_stop, None] * 1.02))
+    model = config.model.model_copy(update={"vocab_multiple": size + 1})  # one row that is no piece, and likely
+    changed = config.model_copy(update={"model": model})
+    save_bundle(tmp_path / "bundle", weights | {"embedding.weight": matrix}, changed, opened.tokenizer, {"step": 1})
+    ct2 = open_ct2(tmp_path / "bundle")
+    statements = [line for line in learned if line.endswith(".")][:40]
+    assert_equal_scores(tmp_path / "bundle", ct2, statements)
+    assert all(ct2.translate(statements))
+
+
+def test_there_is_no_pruning(tmp_path: Path, trained: Path) -> None:
+    shutil.copytree(trained, tmp_path / "bundle")
+    config = tmp_path / "bundle" / "config.yaml"
+    stored = yaml.safe_load(config.read_text())
+    stored["decoding"]["pruning_threshold"] = 2.0
+    config.write_text(yaml.safe_dump(stored, sort_keys=False))
+    provenance = tmp_path / "bundle" / "provenance.json"
+    record = json.loads(provenance.read_text())
+    del record["files"]["config.yaml"]
+    provenance.write_text(json.dumps(record))
+    assert open_ct2(tmp_path / "bundle").describe()["pruning_threshold"] == 0
+    with pytest.raises(ConfigError, match="--prune"):
+        open_ct2(tmp_path / "bundle", pruning_threshold=1.0)
+
+
+def test_a_bundle_gets_the_positions_that_its_inputs_need(trained: Path) -> None:
+    assert engine_of(open_ct2(trained, max_input_tokens=5000)).max_tokens > 5000
+    assert engine_of(open_ct2(trained)).max_tokens == POSITIONS
+
+
+def test_quantised_weights_are_smaller(tmp_path: Path, trained: Path, exported: Path, learned: list[str]) -> None:
+    export_ct2(trained, tmp_path / "int8", quantization="int8")
+    assert (tmp_path / "int8" / "model.bin").stat().st_size < 0.65 * (exported / "model.bin").stat().st_size
+    expected = Translator.load(trained).translate(learned[:100])
+    quantised = open_ct2(tmp_path / "int8", precision="fp32")  # a processor's products of int8 may saturate
+    assert sum(map(str.__eq__, quantised.translate(learned[:100]), expected)) > 20
+    assert len(open_ct2(tmp_path / "int8").translate(learned[:100])) == 100
+
+
+def test_a_tiny_student_has_at_most_17_megabytes(tmp_path: Path) -> None:
+    shape = load_config("student_tiny").model.model_dump() | {"vocab_multiple": 8000}
+    export_ct2(random_bundle(tmp_path / "bundle", **shape), tmp_path / "ct2", quantization="int8")
+    size = sum(path.stat().st_size for path in (tmp_path / "ct2").iterdir())
+    assert 10_000_000 < size < 17_000_000 - 500_000, "the vocabulary and the tokenizer of 8,000 pieces are larger"
+
+
+def test_the_engine_has_the_threads_that_are_asked_for(exported: Path) -> None:
+    before = torch.get_num_threads()
+    for threads in (1, 3):
+        assert engine_of(open_ct2(exported, threads=threads)).translator.num_translators == threads
+    assert torch.get_num_threads() == before
+
+
+def test_long_inputs_are_cut_to_the_positions(trained: Path, exported: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ct2 = open_ct2(exported, max_input_tokens=3)
+    ids = ct2.tokenizer.encode(["The dog sees the cat and the bird."])
+    assert ct2.translate_ids(ids) == ct2.translate_ids([ids[0][:3]])
+    assert "only its first 3 are translated" in caplog.text
+    refused = open_ct2(exported, max_input_tokens=3, long_inputs="refuse")
+    assert refused.translate(["The dog sees the cat and the bird."]) == [""]
+
+
+def test_the_command_takes_exports_and_bundles(
+    tmp_path: Path, trained: Path, exported: Path, learned: list[str]
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in learned[:20]), encoding="utf-8")
+    expected = open_ct2(exported).translate(learned[:20])
+    for source in (exported, trained):
+        done = run_dst("translate", str(source), str(text), "--engine", "ct2")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split("\n") == [*expected, ""]
+    begun = run_dst("translate", str(exported), str(text), "--engine", "ct2", "--prefix", "die Katze")
+    assert begun.returncode == 0, begun.stderr
+    assert all(line.startswith("die Katze") for line in begun.stdout.splitlines())
+    for options, message in (
+        ([], "is an export for CTranslate2, not a bundle: add --engine ct2"),
+        (["--engine", "ct2", "--sample"], "--sample is not available with --engine ct2"),
+        (["--engine", "ct2", "--device", "tpu"], "cannot use the device 'tpu' with CTranslate2"),
+    ):
+        refused = run_dst("translate", str(exported), str(text), *options)
+        assert refused.returncode == 2
+        assert message in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    exporting = run_dst("export", "ct2", str(tmp_path), str(tmp_path / "out"))
+    assert exporting.returncode == 2
+    assert "is not a bundle" in exporting.stderr
+
+
+def test_a_damaged_export_is_refused(tmp_path: Path, trained: Path) -> None:
+    export_ct2(trained, tmp_path / "ct2")
+    record = tmp_path / "ct2" / "dstransformer.json"
+    content = json.loads(record.read_text())
+    for damaged, message in (
+        (json.dumps(content | {"format_version": 99}), "99"),
+        ("{", "is damaged"),
+        (json.dumps(content | {"positions": None}), "is damaged"),
+    ):
+        record.write_text(damaged)
+        with pytest.raises(DataError, match=message):
+            open_ct2(tmp_path / "ct2")
+
+
+def test_parsers_are_refused(tmp_path: Path, trained: Path) -> None:
+    shutil.copytree(trained, tmp_path / "parser")
+    config = tmp_path / "parser" / "config.yaml"
+    stored = yaml.safe_load(config.read_text()) | {"trees": {"tags": "xx", "closing": "label"}}
+    config.write_text(yaml.safe_dump(stored, sort_keys=False))
+    for export in (export_ct2, export_hf):
+        with pytest.raises(DataError, match="parser"):
+            export(tmp_path / "parser", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_engine_has_the_threads_that_it_is_given(exported: Path) -> None:
+    assert [engine_of(open_ct2(exported, threads=threads)).translator.num_translators for threads in (1, 3)] == [1, 3]
+
+
+def test_little_is_queued_that_an_interrupt_would_wait_for(exported: Path) -> None:
+    submitted: list[int] = []
+    ahead = engine_of(open_ct2(exported, threads=2)).submit_ahead(range(100), submitted.append)
+    assert next(ahead)[0] == 0
+    assert submitted == [0, 1, 2, 3]
+    assert [job for job, _ in ahead] == list(range(1, 100))
+    assert submitted == list(range(100))
+
+
+def test_the_engine_leaves_pytorch_its_threads(exported: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        open_ct2(exported).translate(["dog"])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import psutil
+import pytest
+from support.processes.launching import run_command, started, wait_until
+from support.services.fake import fail_to_load, load_fake
+
+from dstransformer.errors import DataError, StorageError
+from dstransformer.extras.serving.model_process import ModelEndedError, ModelProcess
+
+
+@pytest.fixture
+def model() -> Iterator[Any]:
+    with closing(ModelProcess(load_fake)) as model:
+        model.wait()
+        yield model
+
+
+def test_it_answers_from_another_process(model: Any) -> None:
+    assert model.info == ("facts", 1)
+    assert model.search("anything") == ["anything"]
+    assert model.attention("a", "b") == {"words": ("a", "b"), "pid": model.pid}
+    assert model.pid != os.getpid()
+    assert model.ended is None
+
+
+@pytest.mark.parametrize(("name", "kind", "message"), [
+    ("data", DataError, "not this"),
+    ("storage", StorageError, "full"),
+    ("memory", MemoryError, "MemoryError"),
+    ("system", FileNotFoundError, "/nowhere"),
+    ("bug", RuntimeError, "ZeroDivisionError: by nothing"),
+])  # fmt: skip
+def test_errors_keep_their_type_and_their_traceback(name: str, kind: type[Exception], message: str) -> None:
+    with closing(ModelProcess(partial(fail_to_load, name))) as broken, pytest.raises(kind, match=message) as loading:
+        broken.wait()
+    assert "in fail_to_load" in loading.value.__notes__[0]
+    with closing(ModelProcess(load_fake)) as model:
+        model.wait()
+        with pytest.raises(kind, match=message) as searching:
+            model.search(name)
+        assert "in search" in searching.value.__notes__[0]
+        assert model.search("anything") == ["anything"], "it goes on"
+
+
+def test_an_end_while_it_loads() -> None:
+    message = "the process of the model ended with exit status 3"
+    with (
+        closing(ModelProcess(partial(fail_to_load, "exit"))) as model,
+        pytest.raises(ModelEndedError, match=message),
+    ):
+        model.wait()
+
+
+def test_an_end_while_it_searches(model: Any) -> None:
+    os.kill(model.pid, signal.SIGSTOP)
+    os.kill(model.pid, signal.SIGKILL)
+    with pytest.raises(ModelEndedError, match="ended by SIGKILL"):
+        model.search("anything")
+    assert model.ended == "the process of the model was ended by SIGKILL (did memory run out?)"
+    with pytest.raises(ModelEndedError, match="ended by SIGKILL"):
+        model.attention("a", "b")
+
+
+def test_signals_for_the_group_are_left_to_the_server(model: Any) -> None:
+    os.kill(model.pid, signal.SIGINT)
+    os.kill(model.pid, signal.SIGTERM)
+    assert model.search("anything") == ["anything"]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "they are blocked there, not here"
+
+
+def test_it_ends_with_its_parent_in_the_middle_of_a_search() -> None:
+    program = (
+        "from dstransformer.extras.serving.model_process import ModelProcess\n"
+        "from support.services.fake import load_fake\n"
+        "model = ModelProcess(load_fake); model.wait(); print(model.pid, flush=True); model.search('sleep')"
+    )
+    with started([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.send_signal(signal.SIGKILL)
+        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_the_server_itself_imports_no_torch() -> None:
+    program = (
+        "import sys; from dstransformer.extras.serving import server; "
+        "from dstransformer.extras.serving.cli import serve; print('torch' in sys.modules)"
+    )
+    done = run_command([sys.executable, "-c", program])
+    assert done.stdout == "False\n", done.stderr

@@ -1,0 +1,73 @@
+"""Which checkpoint a run resumes from, and the errors if it cannot."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dstransformer.config import load_config
+from dstransformer.data.loader import Position
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.format import Checkpoint, TrainState
+from dstransformer.training.checkpoints.resume import _check_fixed_values, _flatten, find_checkpoint
+
+START = TrainState(0, Position(0, 0), 1, 1, "fp32", "corpus")
+
+
+def find(run: Path, resume: str) -> None:
+    find_checkpoint(resume, CheckpointFolder(run / "checkpoints"), load_config("toy"), START, run / "corpus")
+
+
+def test_advice_fits_the_resume_option(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    folder.begin(4)
+    path = folder.publish(TrainState(4, Position(0, 4), 1, 1, "fp32", "corpus"), None, {"bundle/lost": ""}).path
+    with pytest.raises(ConfigError, match="already holds a run, at step 4"):
+        find(tmp_path, "never")
+    with pytest.raises(DataError, match=rf"^--resume {path}: .*bundle/lost is missing or damaged; name another"):
+        find(tmp_path, str(path))
+    with pytest.raises(DataError, match=r"^--resume \w+: .* does not exist; name another"):
+        find(tmp_path, "nowhere")
+    with pytest.raises(DataError, match=r"every checkpoint in .* is damaged, .* start a new run with another --run"):
+        find(tmp_path, "auto")
+    assert caplog.messages == [f"{path}/bundle/lost is missing or damaged; trying the previous checkpoint"]
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_a_run_whose_checkpoints_are_gone_is_not_replaced(tmp_path: Path, resume: str) -> None:
+    (tmp_path / "bundle").mkdir()
+    with pytest.raises(ConfigError, match="holds the bundle of a run whose checkpoints are gone"):
+        find(tmp_path, resume)
+
+
+def test_a_run_without_checkpoints_starts_over_except_with_never(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    find(tmp_path, "auto")
+    with pytest.raises(ConfigError, match="holds the metrics of a run without checkpoints"):
+        find(tmp_path, "never")
+
+
+def test_the_advice_to_set_a_value_back_can_be_pasted() -> None:
+    values = [
+        "training.mixture=[{epochs: 3, weights: {a: 1}}, {temperature: 5}]",
+        "training.augment=[{modifier: typos, probability: 0.1, rate: 0.05}]",
+        "batch.stages=[{epochs: 0.5, share: 0.25}]",
+        "training.bpe_dropout=0.1",
+        "training.int8_weights=true",
+    ]
+    wanted = load_config("toy", values)
+    old, new = _flatten(wanted), _flatten(load_config("toy"))
+    path = Path("checkpoints/step-4")
+    for value in values:
+        key = value.partition("=")[0]
+        checkpoint = Checkpoint(path, START, None, None, 4, interim=False)
+        with pytest.raises(ConfigError) as refused:
+            _check_fixed_values(checkpoint, {**new, key: old[key]}, new)
+        advice = re.search("set (.*) to resume", str(refused.value))
+        assert advice is not None
+        (pasted,) = shlex.split(advice[1])
+        assert _flatten(load_config("toy", [pasted]))[key] == old[key]
