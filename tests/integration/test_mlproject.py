@@ -11,6 +11,7 @@ import yaml
 from mlflow import MlflowClient
 from support.processes.forks import REPOSITORY, environment
 from support.processes.launching import free_port, run_command
+from support.services.mlflow_runs import send_rest
 from support.training.runs import TINY
 
 from dstransformer.config import load_config
@@ -35,6 +36,7 @@ def test_mlflow_run_trains_and_is_the_parent(toy_corpus: Path, tmp_path: Path, e
     variables = {"MLFLOW_TRACKING_URI": f"sqlite:///{store}", "DLTS_HOSTFILE": str(tmp_path / "none")}
     done = run_command(command, env=environment({**variables, "MASTER_PORT": str(free_port())}), cwd=tmp_path)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    send_rest(tmp_path / "run")
     client = MlflowClient(f"sqlite:///{store}")
     experiment = client.get_experiment_by_name(EXPERIMENT)
     parent, child = sorted(client.search_runs([experiment.experiment_id]), key=lambda run: run.info.start_time)

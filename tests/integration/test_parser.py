@@ -12,7 +12,7 @@ from support.data.prep import build
 from support.data.trees import write_treebank
 from support.processes.launching import run_dst
 from support.processes.ranks import run_dst_ranks
-from support.services.mlflow_runs import bundle_model, tracked_run
+from support.services.mlflow_runs import bundle_model, send_rest, tracked_run
 
 from dstransformer.model import open_bundle
 from dstransformer.parsing.linearise import Linearisation
@@ -63,6 +63,7 @@ def run(corpus: Path) -> Path:
 
 
 def test_f1_is_tracked_in_the_place_of_bleu(run: Path, tmp_path: Path) -> None:
+    send_rest(run)
     client, tracked = tracked_run(run)
     assert {"valid/f1", "valid/tagging_accuracy", "final_test/f1"} <= set(tracked.data.metrics)
     assert not any("bleu" in name for name in tracked.data.metrics)
@@ -86,6 +87,7 @@ def test_the_bundle_knows_how_trees_are_written(run: Path) -> None:
 
 
 def test_the_model_in_mlflow_parses(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send_rest(run)
     client, tracked = tracked_run(run)
     model = bundle_model(client, tracked)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{run.parent / 'mlflow.db'}")
