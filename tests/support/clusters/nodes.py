@@ -57,9 +57,7 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
     variables = environment()
     variables["PATH"] = os.pathsep.join([str(_write_ssh(folder, tools)), variables["PATH"], "/usr/sbin", "/sbin"])
     with ExitStack() as stack:
-        if not PRIVILEGE_SEPARATION.exists():
-            PRIVILEGE_SEPARATION.mkdir(mode=0o755)
-            stack.callback(PRIVILEGE_SEPARATION.rmdir)
+        PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)  # and it stays: other tests may be using it
         for node in nodes:
             _set_up("netns", "add", node.namespace)
             stack.callback(_remove, node)

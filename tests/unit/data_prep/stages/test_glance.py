@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from data_prep.stages.glance import look_at
 from dstransformer.errors import ConfigError, DataError
 
 #: Real text, where the machine has it.
-MULTI30K = Path(__file__).parents[5] / "shared/data/multi30k"
+MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[5] / "shared" / "data")) / "multi30k"
 
 #: The parts of sentences, to be combined.
 PARTS = {

@@ -13,7 +13,7 @@ from dstransformer.training.checkpoints import listing
 from dstransformer.training.checkpoints.format import Checkpoint, verify_checkpoint
 from dstransformer.training.checkpoints.listing import list_checkpoints
 
-STORED = Path(__file__).parents[2] / "data" / "formats"
+STORED = Path(__file__).parents[3] / "data" / "formats"
 
 
 @pytest.fixture
