@@ -28,7 +28,6 @@ from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers.pool import Workers, run_tasks
 from dstransformer.data import (
     FORMAT_VERSION,
-    UNALIGNED_VERSION,
     UNK_ID,
     CleaningReport,
     CorpusWriter,
@@ -120,7 +119,7 @@ class Encode(Stage):
         options |= self.record()
         cleaning = clean.cleaning
         return Manifest(
-            format_version=FORMAT_VERSION if read.aligned else UNALIGNED_VERSION,
+            format_version=FORMAT_VERSION,
             build_key=self.key,
             src_lang=common_language(str(part.src_lang) for part in read.parts),
             tgt_lang=common_language(str(part.tgt_lang) for part in read.parts),
@@ -200,7 +199,7 @@ def _warn(manifest: Manifest, progress: Progress) -> None:
 
 
 def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
-    """Return the share of UNK tokens by split and language; empty if the corpus was made before they were counted."""
+    """Return the share of UNK tokens by split and language."""
     src, tgt = manifest.src_lang, manifest.tgt_lang
     if src == tgt:  # several languages on both sides
         src, tgt = "source", "target"
@@ -211,7 +210,6 @@ def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
             (src, info.src_unknown, info.src_tokens),
             (tgt, info.tgt_unknown, info.tgt_tokens),
         )
-        if unknown is not None
     }
 
 

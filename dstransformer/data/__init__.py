@@ -8,7 +8,6 @@ from dstransformer.data.directions import Direction
 from dstransformer.data.manifest import (
     FORMAT_VERSION,
     MAX_WORDS,
-    UNALIGNED_VERSION,
     CleaningReport,
     InputFile,
     LengthStats,
@@ -32,7 +31,6 @@ __all__ = [
     "FORMAT_VERSION",
     "MAX_WORDS",
     "PAD_ID",
-    "UNALIGNED_VERSION",
     "UNK_ID",
     "CleaningReport",
     "Corpus",

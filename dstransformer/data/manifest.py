@@ -12,9 +12,7 @@ from pydantic import (
     FiniteFloat,
     NonNegativeInt,
     PositiveInt,
-    SerializerFunctionWrapHandler,
     StringConstraints,
-    model_serializer,
     model_validator,
 )
 
@@ -25,11 +23,8 @@ from dstransformer.io.files import is_plain_name
 from dstransformer.io.json_text import read_record
 from dstransformer.parsing.linearise import Linearisation
 
-#: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
-#: in place of ``source``. 4: ``trees``. 5: ``parts``. 6: ``recipes``, sizes of inputs, what each part lost, and
-#: ``src_tokenizer``. 7: ``before`` and ``after``, the words of sentences. 8: languages of parts, and ``directions``.
-#: 9: alignments. A version reads every one before it, and a corpus without alignments is written as version 8.
-FORMAT_VERSION, UNALIGNED_VERSION = 9, 8
+#: A later version reads every one before it.
+FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 #: Sentences with this many words or more are counted together.
@@ -76,7 +71,7 @@ class LengthStats(_Section):
 class SplitInfo(_Section):
     """A split's size. ``has_text`` tells whether it also holds the raw text, for BLEU.
 
-    ``src_unknown`` and ``tgt_unknown`` count UNK tokens; they are None in corpora of versions that did not count them.
+    ``src_unknown`` and ``tgt_unknown`` count UNK tokens.
     ``links`` is the number of links between words; it is None if the pairs have no alignments.
     ``directions`` has the pairs of each direction, ``en-de``, of a held-out split of several, in their order; otherwise
     it is None.
@@ -87,18 +82,12 @@ class SplitInfo(_Section):
     tgt_tokens: NonNegativeInt
     src_lengths: LengthStats
     tgt_lengths: LengthStats
-    src_unknown: NonNegativeInt | None = None
-    tgt_unknown: NonNegativeInt | None = None
+    src_unknown: NonNegativeInt
+    tgt_unknown: NonNegativeInt
     has_text: bool
     directions: dict[str, PositiveInt] | None = None
     links: NonNegativeInt | None = None
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
-
-    @model_serializer(mode="wrap")
-    def _without_newer_keys(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Programs that read format version 8 refuse a key that they do not know."""
-        content: dict[str, Any] = serialise(self)
-        return content if self.links is not None else {k: v for k, v in content.items() if k != "links"}
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -111,7 +100,7 @@ class SplitInfo(_Section):
             raise ValueError(f"pairs is {self.pairs}, but those of its directions add up to another number")
         for side in ("src", "tgt"):
             lengths, tokens = getattr(self, f"{side}_lengths"), getattr(self, f"{side}_tokens")
-            if (getattr(self, f"{side}_unknown") or 0) > tokens:
+            if getattr(self, f"{side}_unknown") > tokens:
                 raise ValueError(f"{side}_unknown is more than the {tokens} tokens")
             if not lengths.fits(self.pairs, tokens):
                 raise ValueError(f"{side}_lengths cannot be those of {self.pairs} sentences with {tokens} tokens")
@@ -127,10 +116,7 @@ class TokenizerInfo(_Section):
 
 
 class InputFile(_Section):
-    """An input file: its name without its folder, its content's hash, and its size in bytes.
-
-    ``size`` is None in corpora of format versions before 6.
-    """
+    """An input file: its name without its folder, its content's hash, and its size in bytes, if that is recorded."""
 
     name: str
     sha256: Sha256
@@ -150,13 +136,12 @@ class PartInfo(_Section):
 
     ``weight`` is how often they are used in an epoch, ``tag`` the piece that their source sentences begin with,
     ``read`` the number of pairs before cleaning, ``pairs`` after it. ``dropped`` counts those that each rule dropped,
-    ``held_out`` those removed before cleaning, for held-out sets or because they share a source sentence with one. Both
-    are None in corpora of format versions before 6, ``src_lang`` and ``tgt_lang`` in those before 8.
+    ``held_out`` those removed before cleaning, for held-out sets or because they share a source sentence with one.
     """
 
     name: str
-    src_lang: str | None = None
-    tgt_lang: str | None = None
+    src_lang: str
+    tgt_lang: str
     weight: Annotated[FiniteFloat, Field(ge=0)]
     tag: str | None
     read: NonNegativeInt
@@ -187,8 +172,8 @@ class WordCounts(_Section):
 class CleaningReport(_Section):
     """Training pairs read, kept, and dropped by each rule; ``read == kept + sum(dropped.values())``.
 
-    ``examples`` are some dropped pairs of each rule; empty in corpora of format versions before 5. ``before`` and
-    ``after`` count the words of the sentences read and kept; None in corpora of format versions before 7.
+    ``examples`` are some dropped pairs of each rule. ``before`` and ``after`` count the words of the sentences read and
+    kept.
     """
 
     read: PositiveInt
@@ -227,12 +212,11 @@ class Overlap(_Section):
 class Manifest(_Section):
     """Everything about a corpus except its tokens. ``build_key`` is a hash of its inputs and options.
 
-    ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1. ``trees`` says how the
-    trees of a corpus for a parser are written as tokens; it is None if the target side is text. ``parts`` is empty in
-    corpora of format versions before 5, which have one source. ``recipes`` are the files of the recipe and of those
-    that it extends, if there was one. ``src_tokenizer`` is that of the source side; it is None if ``tokenizer`` is for
-    both sides. ``src_lang`` and ``tgt_lang`` are ``mul`` where the parts have several languages. ``warnings`` are those
-    of the build, such as sides that may be swapped.
+    ``overlap`` has an entry for each held-out split. ``trees`` says how the trees of a corpus for a parser are written
+    as tokens; it is None if the target side is text. ``recipes`` are the files of the recipe and of those that it
+    extends, if there was one. ``src_tokenizer`` is that of the source side; it is None if ``tokenizer`` is for both
+    sides. ``src_lang`` and ``tgt_lang`` are ``mul`` where the parts have several languages. ``warnings`` are those of
+    the build, such as sides that may be swapped.
     """
 
     format_version: int
@@ -300,7 +284,7 @@ class Manifest(_Section):
             raise DataError(_no_corpus(folder))
 
         def build(record: dict[str, Any]) -> Manifest:
-            return cls.model_validate_json(json.dumps(_upgrade(record)), strict=True)
+            return cls.model_validate_json(json.dumps(record), strict=True)
 
         return read_record(path, build, newest=FORMAT_VERSION, advice="restore it or build the corpus again")
 
@@ -351,10 +335,3 @@ def _no_corpus(folder: Path) -> str:
     else:
         advice = f"make one with `dst-prep build --out {folder}`"
     return f"{folder} is not a corpus: it has no {MANIFEST_NAME}; {advice}"
-
-
-def _upgrade(record: dict[str, Any]) -> dict[str, Any]:
-    """Convert a manifest of an older format version to the newest."""
-    if record["format_version"] < 3 and "source" in record:
-        record = {name: value for name, value in record.items() if name != "source"} | {"sources": [record["source"]]}
-    return record | {"format_version": FORMAT_VERSION}

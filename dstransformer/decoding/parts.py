@@ -318,9 +318,8 @@ class _Job:
                 temporary.replace(path)
             temporary.unlink(missing_ok=True)
         found = _read_job(path)
-        added = dataclasses.asdict(Request())  # what a job of an older version lacks
         for name, value in self.asked.items():
-            before = found.asked.get(name, added.get(name))
+            before = found.asked.get(name)
             if before != value:
                 raise UserError(
                     f"{folder.path} was begun with {name} {before}, not {value}: repeat that command, "

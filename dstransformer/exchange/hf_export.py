@@ -29,10 +29,8 @@ from dstransformer.io.output_folders import check_output_folder
 from dstransformer.io.products import SIGNATURE, is_hf_export
 from dstransformer.model import Bundle, open_bundle, save_weights
 
-#: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``. With a joint vocabulary
-#: that is still what version 1 was, and it says so. 2: a vocabulary for each language. 3: the files of a
-#: ``MarianTokenizer``. 4: such files with a vocabulary for each language.
-FORMAT_VERSION, MARIAN_FORMAT_VERSION, SEPARATE_FORMAT_VERSION, JOINT_FORMAT_VERSION = 4, 3, 2, 1
+#: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``.
+FORMAT_VERSION = 1
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 GENERATION, TOKENIZER, TOKENIZER_CONFIG = "generation_config.json", "tokenizer.json", "tokenizer_config.json"
@@ -152,9 +150,6 @@ def longest_output(bundle: Bundle) -> int:
 def marian_config(bundle: Bundle) -> dict[str, Any]:
     """The content of ``config.json``."""
     model, tokenizer = bundle.model, bundle.tokenizer
-    version = JOINT_FORMAT_VERSION if tokenizer.is_joint else SEPARATE_FORMAT_VERSION
-    if is_marian(bundle):
-        version = MARIAN_FORMAT_VERSION if tokenizer.shares_ids else FORMAT_VERSION
     sides = {
         f"{side}_{name}": value
         for side, depth in (("encoder", model.encoder_depth), ("decoder", model.decoder_depth))
@@ -192,7 +187,8 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
         "use_cache": True,
         "dtype": "float32",
         "dstransformer": {
-            "format_version": version,
+            "format_version": FORMAT_VERSION,
+            "joint_vocabulary": tokenizer.is_joint,
             "version": bundle.provenance.get("dstransformer"),
             "src_lang": bundle.src_lang,
             "tgt_lang": bundle.tgt_lang,

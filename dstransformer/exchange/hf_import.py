@@ -21,8 +21,8 @@ from dstransformer.config import Config, ModelConfig, complete_config
 from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.directions import common_language
 from dstransformer.data.tokenizer import MAX_BYTES
-from dstransformer.errors import ConfigError, DataError, UserError, counted, shown
-from dstransformer.exchange.hf_export import JOINT_FORMAT_VERSION, SEPARATE_FORMAT_VERSION
+from dstransformer.errors import ConfigError, DataError, UserError, check_format_version, counted, shown
+from dstransformer.exchange.hf_export import FORMAT_VERSION
 from dstransformer.exchange.hf_tokenizer import MARIAN_MT
 from dstransformer.exchange.import_record import Imported, imported_from, whole_number
 from dstransformer.exchange.marian_export import EPSILON
@@ -129,9 +129,9 @@ def _check_folder(folder: Path) -> None:
 
 def _files(folder: Path) -> list[str]:
     """The files of a model."""
-    if (version := _fast_version(folder)) is not None:
+    if (joint := _is_joint_export(folder)) is not None:
         files = [CONFIG, WEIGHTS, SOURCE_MODEL]
-        return [*files, TARGET_MODEL] if version == SEPARATE_FORMAT_VERSION else files
+        return files if joint else [*files, TARGET_MODEL]
     files = [CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY]
     return [*files, TARGET_VOCABULARY] if _is_separate(folder) else files
 
@@ -141,15 +141,19 @@ def _is_separate(folder: Path) -> bool:
     return _tokenizer_config(folder).get("separate_vocabs") is True
 
 
-def _fast_version(folder: Path) -> int | None:
-    """The format version of what ``dst export hf`` wrote with fast tokenizers; None of any other folder.
+def _is_joint_export(folder: Path) -> bool | None:
+    """Whether what ``dst export hf`` wrote with fast tokenizers has a joint vocabulary; None of any other folder.
 
     Whoever gives such a model a ``MarianTokenizer`` keeps its ``config.json``, so that alone does not tell.
+
+    Raises:
+        DataError: A newer version wrote it.
     """
-    if (folder / VOCABULARY).is_file():
+    record = _export_record(folder)
+    if not record or (folder / VOCABULARY).is_file():
         return None
-    version = _export_record(folder).get("format_version")
-    return version if version in (JOINT_FORMAT_VERSION, SEPARATE_FORMAT_VERSION) else None
+    check_format_version(record.get("format_version"), FORMAT_VERSION, folder / CONFIG)
+    return record.get("joint_vocabulary") is True
 
 
 def _export_record(folder: Path) -> dict[str, Any]:
@@ -243,9 +247,9 @@ def _either(value: object, default: float) -> object:
 
 def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer, list[Vocabulary], list[str]]:
     """The tokenizer, the vocabularies of source and target, and the pieces of its models that these lack."""
-    if (version := _fast_version(folder)) is not None:
+    if (joint := _is_joint_export(folder)) is not None:
         tokenizer = Tokenizer.load(folder / SOURCE_MODEL)
-        if version == SEPARATE_FORMAT_VERSION:
+        if not joint:
             tokenizer = Tokenizer.load(folder / TARGET_MODEL, src=tokenizer)
         return tokenizer, [exact_vocabulary(tokenizer.src), exact_vocabulary(tokenizer)], []
     vocabularies = _open_vocabularies(folder, stated)

@@ -20,11 +20,11 @@ RUN_MARKERS = (RUN_LOCK, "metrics.jsonl")
 #: All files that a run writes at the top of its folder.
 RUN_FILES = (
     *RUN_MARKERS, "config.yaml", "ds_config.json", "exit-status", "tracking.json", "tracking-outbox.jsonl",
-    "tracking-cursor.json", "tracking-sent.jsonl", "evaluations.jsonl",
+    "tracking-cursor.json", "evaluations.jsonl",
 )  # fmt: skip
 
-#: Where a checkpoint keeps weights and moments; ``zero`` up to format version 2.
-CHECKPOINT_FOLDERS = ("state", "zero")
+#: Where a checkpoint keeps weights and moments.
+CHECKPOINT_STATE = "state"
 
 #: The signature of a bundle or an export.
 SIGNATURE = "model.sig"
@@ -69,7 +69,7 @@ def product_of(folder: Path) -> str | None:
     """``corpus``, ``checkpoint``, ``checkpoints`` (of a run), ``bundle``, ``export`` or ``run``; None for any other."""
     if _has_all(folder, ("manifest.json", "tokenizer.model")):
         return "corpus"
-    if _has_all(folder, ("manifest.json",)) and any((folder / name).is_dir() for name in CHECKPOINT_FOLDERS):
+    if _has_all(folder, ("manifest.json",)) and (folder / CHECKPOINT_STATE).is_dir():
         return "checkpoint"
     if folder.name == "checkpoints" and (is_run(folder.parent) or any(folder.glob("step-*/manifest.json"))):
         return "checkpoints"

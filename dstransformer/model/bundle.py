@@ -39,20 +39,8 @@ WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.yaml", "provenance.js
 
 _DAMAGED = "if the file is damaged, restore it or copy the bundle again"
 
-#: 1: ``config.yaml`` is the configuration of the training, without a version. 2: it holds what using the model takes,
-#: and the provenance has the configuration of the training. 3: ``trees``. 4: ``joint_vocabulary``. 5: ``directions``
-#: and ``_IN_4``, stated only by models that have them. 6: ``_IN_5`` and ``_SEARCH_IN_5`` likewise, and two tokenizers
-#: for one matrix, and the positions ``timing``. A version reads every one before it.
-FORMAT_VERSION = 6
-
-#: Keys of the architecture that versions 4 and 5 lack, with the value that every model had then. Only another is
-#: stated, so that programs which read an older version open the bundles of all other models.
-_IN_4 = {"encoder_layers": None, "decoder_layers": None, "activation": "relu", "output_bias": False}
-_IN_5 = {"norm_epsilon": 1e-6, "start": "embedding", "source_end": True}
-_IN_OLDER = _IN_4 | _IN_5
-
-#: The same of the search.
-_SEARCH_IN_5 = {"length_offset": 5.0}
+#: A later version reads every one before it; keys that it adds have the value of ``base.yaml``.
+FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -99,9 +87,8 @@ class Bundle:
 
     @property
     def weights_sha256(self) -> str:
-        """The recorded hash of the weights; of the oldest bundles without one, that of the file."""
-        recorded = self.provenance.get("files", {}).get(WEIGHTS) or self.provenance.get("weights_sha256")
-        return str(recorded or file_sha256(self.path / WEIGHTS))
+        """The recorded hash of the weights."""
+        return str(self.provenance["files"][WEIGHTS])
 
     def verify_weights(self) -> None:
         """Compare the weights file with its hash. Opening a bundle compares the other files.
@@ -187,16 +174,9 @@ def _size(tensor: Tensor) -> str:
 
 
 def _check_hash(path: Path, provenance: Mapping[str, Any]) -> None:
-    """Compare a file with its hash in the provenance; the oldest bundles have those of weights and tokenizer only."""
-    recorded = provenance.get("files", {})
-    if not isinstance(recorded, Mapping):
-        raise DataError(f"{path.with_name(PROVENANCE)} is damaged: files is {shown(recorded)}, not hashes; restore it")
-    older = {WEIGHTS: "weights_sha256", TOKENIZER: "tokenizer_sha256"}
-    expected = recorded.get(path.name)
-    if expected is None and path.name in older:
-        expected = provenance.get(older[path.name])
+    """Compare a file with its hash in the provenance."""
     try:
-        damaged = expected is not None and file_sha256(path) != expected
+        damaged = file_sha256(path) != provenance["files"].get(path.name)
     except OSError as error:
         raise read_error(path, error) from None
     if damaged:
@@ -211,7 +191,7 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
     training = provenance.get("config")
     recorded = training.get("model") if isinstance(training, Mapping) else None
     now = model.model_dump()
-    for key, value in (_IN_OLDER | recorded).items() if isinstance(recorded, dict) else ():
+    for key, value in recorded.items() if isinstance(recorded, dict) else ():
         if now.get(key) != value:
             raise DataError(
                 f"{path}: model.{shown(key, quote=False)} is {shown(now.get(key))}, but the weights belong to a model "
@@ -255,25 +235,16 @@ def open_bundle(path: str | Path) -> Bundle:
         )
     provenance = read_record(folder / PROVENANCE, dict, nan=True, advice="copy the bundle again")
     content = _read_config(folder / CONFIG)
-    version = content.pop("format_version", 1)
-    check_format_version(version, FORMAT_VERSION, folder / CONFIG)
-    if version > 1 and not {"files", "weights_sha256", "tokenizer_sha256"} & provenance.keys():
+    check_format_version(content.pop("format_version", None), FORMAT_VERSION, folder / CONFIG)
+    if not isinstance(provenance.get("files"), Mapping):
         raise DataError(f"{folder / PROVENANCE} is damaged (it has no hashes): restore it or copy the bundle again")
-    trees, joint = None, True
-    directions: tuple[Direction, ...] = ()
-    if version == 1:
-        recorded = {"model": provenance["model"]} if "model" in provenance else {}
-        languages = (provenance.get("src_lang"), provenance.get("tgt_lang"))
-        config = _complete(content, folder / CONFIG)
-        provenance["config"] = config.model_dump() | recorded
-    else:
-        languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
-        trees = _read_trees(content.pop("trees", None), folder / CONFIG)
-        directions = read_directions(content.pop("directions", None), folder / CONFIG)
-        joint = content.pop("joint_vocabulary", True)
-        if not isinstance(joint, bool):
-            raise DataError(f"{folder / CONFIG}: joint_vocabulary is {shown(joint)}, not true or false; {_DAMAGED}")
-        config = _complete(content, folder / CONFIG)
+    languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
+    trees = _read_trees(content.pop("trees", None), folder / CONFIG)
+    directions = read_directions(content.pop("directions", None), folder / CONFIG)
+    joint = content.pop("joint_vocabulary", True)
+    if not isinstance(joint, bool):
+        raise DataError(f"{folder / CONFIG}: joint_vocabulary is {shown(joint)}, not true or false; {_DAMAGED}")
+    config = _complete(content, folder / CONFIG)
     _check_model(config.model, provenance, folder / CONFIG)
     src_lang, tgt_lang = (code if isinstance(code, str) else None for code in languages)
     tokenizer = _open_tokenizer(folder, provenance, config.model, joint=joint)
@@ -350,35 +321,22 @@ def save_bundle(
     """
     folder.mkdir()
     save_weights(folder / WEIGHTS, weights)
-    directions = provenance.get("directions")
-    unstated = {name for name, value in _IN_OLDER.items() if getattr(config.model, name) == value}
-    unstated_search = {name for name, value in _SEARCH_IN_5.items() if getattr(config.decoding, name) == value}
-    stated = (_IN_OLDER | _SEARCH_IN_5).keys() - unstated - unstated_search
     stored = {
-        "format_version": _version(config.model, tokenizer, stated | ({"directions"} if directions else set())),
+        "format_version": FORMAT_VERSION,
         "src_lang": provenance.get("src_lang"),
         "tgt_lang": provenance.get("tgt_lang"),
         "trees": provenance.get("trees"),
         "joint_vocabulary": tokenizer.is_joint,
-        **({"directions": directions} if directions else {}),
-        "model": config.model.model_dump(exclude=unstated),
-        "decoding": config.decoding.model_dump(exclude=unstated_search),
+        "directions": provenance.get("directions") or [],
+        "model": config.model.model_dump(),
+        "decoding": config.decoding.model_dump(),
     }
     (folder / CONFIG).write_text(yaml.safe_dump(stored, sort_keys=False), encoding="utf-8")
     models = tokenizer.save_in(folder)
     files = {name: file_sha256(folder / name) for name in (WEIGHTS, CONFIG, *models)}
-    trained = config.without_secrets().model_dump(exclude={"model": unstated, "decoding": unstated_search})
-    record = {**provenance, "files": files, "config": trained}
+    record = {**provenance, "files": files, "config": config.without_secrets().model_dump()}
     (folder / PROVENANCE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return files[WEIGHTS]
-
-
-def _version(model: ModelConfig, tokenizer: Tokenizer, stated: set[str]) -> int:
-    """The oldest version that knows what a bundle states, so that programs which read an older one open the others."""
-    one_matrix_of_two = model.tie_embeddings == "all" and not tokenizer.is_joint
-    if one_matrix_of_two or model.positions == "timing" or stated & (_IN_5 | _SEARCH_IN_5).keys():
-        return FORMAT_VERSION
-    return 5 if stated else 4
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -53,7 +53,7 @@ from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import normalise, read_trees
 from dstransformer.tracking.metrics_log import first_time, last_time, read_records
 from dstransformer.tracking.mlflow.location import TrackingState
-from dstransformer.tracking.mlflow.outbox import Outbox, logged_metrics
+from dstransformer.tracking.mlflow.outbox import Outbox
 from dstransformer.tracking.mlflow.run_group import is_group
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
 from dstransformer.tracking.plot import read_runs
@@ -65,7 +65,7 @@ from dstransformer.training.checkpoints.shards import ADAM_MOMENTS, WEIGHT, Shar
 STORED = Path(__file__).parents[1] / "data" / "formats"
 STEP = "checkpoints/step-00000004"
 KINDS = (WEIGHT, *ADAM_MOMENTS)
-SIZES = {name: weight.numel() for name, weight in load_file(STORED / "3/run/bundle/model.safetensors").items()}
+SIZES = {name: weight.numel() for name, weight in load_file(STORED / "1/run/bundle/model.safetensors").items()}
 
 
 def stored(name: str) -> Callable[[Path], object]:
@@ -132,7 +132,6 @@ def read_metrics(folder: Path) -> None:
     path = folder / "metrics.jsonl"
     first_time(path)
     last_time(path)
-    logged_metrics(path)
     list(read_records(path, skip_damaged=False))
     read_runs([folder])
 
@@ -287,19 +286,6 @@ def make_outbox(folder: Path) -> None:
     outbox.mark_sent(next(outbox.batches()))
 
 
-def make_old_tracking(folder: Path) -> None:
-    (folder / "tracking-pending").mkdir()
-    for number, record in enumerate(RECORDS):
-        (folder / "tracking-pending" / f"{number}.json").write_text(json.dumps(record))
-    lines("tracking-sent.jsonl", *RECORDS)(folder)
-
-
-def read_old_tracking(folder: Path) -> None:
-    """Read a copy: the outbox takes over the records of an old folder and deletes it."""
-    with tempfile.TemporaryDirectory() as copy:
-        read_outbox(shutil.copytree(folder, Path(copy) / "run"))
-
-
 def read_outbox(folder: Path) -> None:
     outbox = Outbox(folder)
     is_group(outbox)
@@ -339,14 +325,13 @@ TARGETS = [
     Target("manifest", stored("1/corpus"), read_corpus, ("manifest.json",)),
     Target("shards", stored("1/corpus"), read_corpus, ("**/*.arrow",), hashes=True),
     Target("tokenizer", stored("1/corpus"), read_tokenizer, ("tokenizer.model",)),
-    Target("bundle", stored("3/run/bundle"), read_bundle, hashes=True),
-    Target("old-bundle", stored("1/run/bundle"), read_bundle, ("*.yaml", "*.json"), hashes=True),
-    Target("weights", stored("3/run/bundle"), read_bundle, ("*.safetensors",), hashes=True),
-    Target("checkpoint", stored(f"3/run/{STEP}"), read_state, ("manifest.json", "state/*"), hashes=True),
-    Target("shards", stored(f"3/run/{STEP}/state"), read_shards),
-    Target("run", stored("3/run"), read_run_folder, (f"{STEP}/*.json", "*.jsonl", "bundle/*.json"), hashes=True),
-    Target("configuration", stored("3/run"), lambda folder: read_config(folder / "config.yaml"), ("config.yaml",)),
-    Target("metrics", stored("3/run"), read_metrics, ("metrics.jsonl",)),
+    Target("bundle", stored("1/run/bundle"), read_bundle, hashes=True),
+    Target("weights", stored("1/run/bundle"), read_bundle, ("*.safetensors",), hashes=True),
+    Target("checkpoint", stored(f"1/run/{STEP}"), read_state, ("manifest.json", "state/*"), hashes=True),
+    Target("shards", stored(f"1/run/{STEP}/state"), read_shards),
+    Target("run", stored("1/run"), read_run_folder, (f"{STEP}/*.json", "*.jsonl", "bundle/*.json"), hashes=True),
+    Target("configuration", stored("1/run"), lambda folder: read_config(folder / "config.yaml"), ("config.yaml",)),
+    Target("metrics", stored("1/run"), read_metrics, ("metrics.jsonl",)),
     Target("preset", text("mine.yaml", PRESET), lambda folder: load_config(str(folder / "mine.yaml"))),
     Target("recipe", text("mine.yaml", RECIPE), lambda folder: load_recipe(str(folder / "mine.yaml"))),
     Target("set", text("value.txt", "model.dropout=0.25"),
@@ -364,11 +349,10 @@ TARGETS = [
     Target("archives", make_archives, read_archives),
     Target("segments", text("a.sgm", '<doc>\n<seg id="1"> One. </seg>\n<seg id="2">Two.</seg><seg>3</seg>\n</doc>\n'),
            lambda folder: list(iter_sentences(local_text(folder / "a.sgm")))),
-    Target("report", stored("3/corpus"), lambda folder: render_report(Corpus.open(folder, verify=False), "x"),
+    Target("report", stored("1/corpus"), lambda folder: render_report(Corpus.open(folder, verify=False), "x"),
            ("**/*.json", "**/*.arrow", "**/*.model"), hashes=True),
     Target("work-folder", make_work, read_work, hashes=True),
     Target("outbox", make_outbox, read_outbox),
-    Target("old-tracking", make_old_tracking, read_old_tracking),
     Target("tracking", text("tracking.json", json.dumps(ADDRESS)), TrackingState.load),
     Target("table3", text("table3.json", json.dumps(Table({"scale": 1}, {}).to_json())),
            lambda folder: read_table(folder / "table3.json")),

@@ -188,7 +188,7 @@ def test_a_limit_of_one_token_divides_text_too(folder: Path) -> None:
 
 
 def test_a_model_of_one_direction_has_no_other() -> None:
-    stored = Path(__file__).parents[1] / "data" / "formats" / "3" / "run"
+    stored = Path(__file__).parents[1] / "data" / "formats" / "1" / "run"
     assert open_bundle(stored).directions == ()
     assert load_translator(stored, to="deu").tags is None
     with pytest.raises(UserError, match="--to 'fr': the model translates into de; its tags are none"):

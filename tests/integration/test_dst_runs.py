@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst, wait_until
+from support.training.manifests import change_manifest
 from support.training.runs import TINY
 
 from dstransformer.training.checkpoints.format import EarlyStoppingState, read_checkpoint
@@ -193,10 +194,10 @@ sys.exit(main(sys.argv[1:]))
         assert json.loads(done.stdout)["step"] == 9
         assert "update 9  stopping early: no better bleu_first_4 on validation in the last 2 validations" in done.stderr
         latest = json.loads((run / "checkpoints" / "step-00000009" / "manifest.json").read_text())
-        assert "tok:13a" in latest["patience"].pop("signature")
-        assert latest["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 2}
+        assert "tok:13a" in latest["early_stopping"].pop("signature")
+        assert latest["early_stopping"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 2}
         best = json.loads((run / "checkpoints" / "step-00000003" / "manifest.json").read_text())
-        assert (best["patience"]["best"], best["patience"]["validations"]) == (0.0, 0)
+        assert (best["early_stopping"]["best"], best["early_stopping"]["validations"]) == (0.0, 0)
         again = run_dst(*train_options(toy_corpus, run, *settings), "--json")
         assert json.loads(again.stdout)["step"] == 9, again.stderr
 
@@ -204,16 +205,13 @@ sys.exit(main(sys.argv[1:]))
         shutil.rmtree(run / "bundle")
         shutil.rmtree(run / "checkpoints" / "step-00000009")
         (run / "checkpoints" / "latest").write_text("step-00000006\n")
-        manifest = run / "checkpoints" / "step-00000006" / "manifest.json"
-        unscored = {"score": None, "metric": None, "patience": best["patience"]}
-        content = json.loads(manifest.read_text()) | unscored
-        del content["sha256"]
-        manifest.write_text(json.dumps(content))
+        unscored = {"score": None, "metric": None, "early_stopping": best["early_stopping"]}
+        change_manifest(run / "checkpoints" / "step-00000006", lambda content: content.update(unscored))
         resumed = run_dst(*train_options(toy_corpus, run, *settings), "--json")
         assert json.loads(resumed.stdout)["step"] == 9, "the resumed run makes up for the validation"
         state = json.loads((run / "checkpoints" / "step-00000009" / "manifest.json").read_text())
-        del state["patience"]["signature"]
-        assert state["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 2}
+        del state["early_stopping"]["signature"]
+        assert state["early_stopping"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 2}
 
     def test_schedule_changes_are_reported(
         self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path

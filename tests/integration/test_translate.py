@@ -15,7 +15,7 @@ from support.processes.forks import environment
 from support.processes.launching import run_dst, wait_until
 from support.processes.ranks import run_dst_ranks
 
-BUNDLE = Path(__file__).parents[1] / "data" / "formats" / "2" / "bundle"
+BUNDLE = Path(__file__).parents[1] / "data" / "formats" / "1" / "run" / "bundle"
 WORDS = ["the", "dog", "sees", "a", "cat", "fox", "near", "house"]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.data.corpora import Rows, write_corpus
+from support.training.manifests import change_manifest
 
 from dstransformer.config.yaml_text import MAX_BYTES, parse_yaml
 from dstransformer.data import Corpus, Tokenizer, tokenizer
@@ -21,7 +22,7 @@ from dstransformer.io.text import MAX_LINE_BYTES, iter_arriving, iter_lines
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
-STORED = Path(__file__).parents[1] / "data" / "formats" / "3" / "run"
+STORED = Path(__file__).parents[1] / "data" / "formats" / "1" / "run"
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11])]
 
 
@@ -86,9 +87,7 @@ def test_a_tokenizer_is_measured_before_it_is_read(tmp_path: Path, monkeypatch: 
 def test_a_manifest_names_files_of_its_checkpoint_only(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "step-00000004"
     shutil.copytree(STORED / "checkpoints" / folder.name, folder)
-    content = json.loads((folder / "manifest.json").read_text())
-    content["files"] = {name: "0" * 64}
-    (folder / "manifest.json").write_text(json.dumps(content))
+    change_manifest(folder, lambda content: content.update(files={name: "0" * 64}))
     with pytest.raises(DataError, match=r"manifest\.json names .* which is no file of the checkpoint"):
         verify_checkpoint(read_checkpoint(folder))
 
@@ -98,12 +97,9 @@ def test_a_manifest_names_files_of_its_checkpoint_only(tmp_path: Path, name: str
 )
 def test_a_state_of_other_types_is_damage(tmp_path: Path, key: str, value: object) -> None:
     shutil.copytree(STORED / "checkpoints" / "step-00000004", tmp_path / "checkpoint")
-    path = tmp_path / "checkpoint" / "manifest.json"
-    content = json.loads(path.read_text())
-    content["state"][key] = value
-    path.write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"manifest\.json is damaged"):
-        read_checkpoint(path.parent)
+    change_manifest(tmp_path / "checkpoint", lambda content: content["state"].update({key: value}))
+    with pytest.raises(DataError, match=r"manifest\.json is damaged \("):
+        read_checkpoint(tmp_path / "checkpoint")
 
 
 def linked(folder: Path, store: Path) -> Path:

@@ -120,7 +120,7 @@ def check_tracking(run: Path, *, in_training: bool) -> Iterator[Finding]:
         yield Finding("records", number, "FAULT")
     elif number and not in_training:
         yield Finding("records", f"{counted(number, 'record')} not in MLflow", "FAULT", f"dst track {run}")
-    elif not in_training and lacks_end(Outbox(run, converts=False)):
+    elif not in_training and lacks_end(Outbox(run)):
         yield Finding("records", "MLflow takes the run for RUNNING", "note", f"dst track {run} marks it as FAILED")
     else:
         yield Finding("records", f"{number} to be sent by the training" if number else "MLflow has all")
@@ -131,7 +131,7 @@ def _count(run: Path) -> int | str:
     if os.path.lexists(run / OUTBOX_NAME) and not (run / OUTBOX_NAME).is_file():
         return f"{run / OUTBOX_NAME} is not a file: move it away"
     try:
-        outbox = Outbox(run, converts=False)
+        outbox = Outbox(run)
         pending, damaged = outbox.pending(), outbox.count_damaged()
     except DstError as error:
         return str(error)

@@ -119,7 +119,7 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
     notes: list[str] = []
     bleu, sacrebleu = _read_bleu(last, languages, notes)
     cost = last.get("cost", {})
-    for name in ("flops", "device_hours", "uncounted_updates"):
+    for name in ("flops", "device_hours"):
         if not isinstance(cost.get(name), int | float | None):
             value = shown(cost[name])
             raise UserError(
@@ -138,7 +138,7 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
         sustained_tflops=sustained,
         notes=notes,
     )
-    _add_cost_notes(result, cost.get("uncounted_updates"))
+    _add_cost_notes(result)
     _add_corpus_notes(result, _text(provenance.get("corpus")))
     return result
 
@@ -171,15 +171,9 @@ def _read_provenance(run: Path) -> dict[str, Any]:
 
 
 def _read_sources(provenance: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The sources of the corpus: from the provenance, or, of an older run, from the corpus if it is still there."""
-    if "sources" in provenance:
-        return tuple(map(str, provenance["sources"])) if isinstance(provenance["sources"], list) else None
-    try:
-        manifest = read_json(Path(provenance["corpus"]) / "manifest.json")
-        sources = manifest["sources"] if "sources" in manifest else [manifest["source"]]
-        return tuple(str(source["name"]) for source in sources)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    """The sources of the corpus."""
+    sources = provenance.get("sources")
+    return tuple(map(str, sources)) if isinstance(sources, list) else None
 
 
 def _read_bleu(
@@ -197,10 +191,7 @@ def _read_bleu(
         return None, None
     sacrebleu, paper = _find_score(record, "bleu"), _find_score(record, "bleu_compound_split")
     if paper is None and languages == "en-de":
-        notes.append(
-            "its BLEU is sacrebleu's, which is lower than the paper's: an earlier version trained it, and "
-            "`dst evaluate` computes both"
-        )
+        notes.append("its BLEU is sacrebleu's, which is lower than the paper's; `dst evaluate` computes both")
     chosen = paper or sacrebleu
     scored, trained = record.get("step"), last.get("cost", record).get("step")
     if scored != trained:
@@ -216,14 +207,10 @@ def _find_score(record: Mapping[str, Any], metric: str) -> Score | None:
     return None
 
 
-def _add_cost_notes(result: RunResult, uncounted_updates: float | None) -> None:
+def _add_cost_notes(result: RunResult) -> None:
     if result.flops is None:
-        result.notes.append("its cost was not recorded: an earlier version trained it, or it has not computed anything")
+        result.notes.append("it has no cost: it has not computed anything")
         return
-    if uncounted_updates:
-        result.notes.append(
-            f"its cost lacks the first {uncounted_updates:,.0f} updates, which an earlier version computed"
-        )
     if result.sustained_tflops is None:
         device = "its device" if result.device is None else shown(result.device, quote=False)
         result.notes.append(

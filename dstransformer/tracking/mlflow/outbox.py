@@ -4,9 +4,6 @@ A record stays in the file when it was sent, so that a store which has lost the 
 back to 0. Sending a record twice changes nothing in the store, so a cursor that is lost or damaged counts as 0 too.
 Several processes may append, a trainer and ``dst evaluate``; one process at a time sends. While the disk is full, a
 trainer holds its records in memory.
-
-Versions before 0.1.0 kept the records to send in a folder, one file each, and those sent in one file, except metrics.
-The outbox takes them over.
 """
 
 from __future__ import annotations
@@ -17,11 +14,9 @@ import json
 import logging
 import os
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -29,17 +24,12 @@ from dstransformer.errors import DataError
 from dstransformer.io.files import append_whole, replacing
 from dstransformer.io.json_text import JsonError, parse_json, read_json
 from dstransformer.io.retry import Backlog
-from dstransformer.tracking.metrics_log import EVENTS, METRICS_NAME, read_records
-from dstransformer.tracking.mlflow.page import point_stride
 
 logger = logging.getLogger(__name__)
 
 OUTBOX_NAME = "tracking-outbox.jsonl"
 CURSOR_NAME = "tracking-cursor.json"
 FORMAT_VERSION = 1
-
-OLD_PENDING_NAME = "tracking-pending"
-OLD_SENT_NAME = "tracking-sent.jsonl"
 
 Record = dict[str, Any]  #: JSON; ``op`` names the operation that ``MlflowStore`` applies.
 
@@ -96,13 +86,13 @@ class _Line:
 
 
 class Outbox:
-    """The outbox in a run folder. One that only counts (``converts=False``) leaves records of old versions alone."""
+    """The outbox in a run folder."""
 
-    def __init__(self, run_folder: Path, *, converts: bool = True) -> None:
+    def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder
         self._path = run_folder / OUTBOX_NAME
         self._exists = False  # whether it was written here; if it is missing later, so is its disk
-        self._is_prepared = not converts
+        self._is_checked = False
         self._loaded: _Cursor | None = None
         self._backlog: Backlog[Record] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
         self._tried: dict[int, tuple[Record, bool]] = {}  # records sent from memory, by id, and whether accepted
@@ -220,9 +210,8 @@ class Outbox:
         Raises:
             OSError: A file cannot be deleted.
         """
-        for path in (self._path, self._folder / CURSOR_NAME, self._folder / OLD_SENT_NAME):
+        for path in (self._path, self._folder / CURSOR_NAME):
             path.unlink(missing_ok=True)
-        self._delete_old_pending(_read_old_pending(self._folder))
         self._loaded, self._exists = None, False
 
     def count_damaged(self) -> int:
@@ -231,10 +220,9 @@ class Outbox:
 
     def records(self, operation: str | None = None) -> Iterator[Record]:
         """Read all records, sent or pending, in order; or only those of one operation. Changes nothing."""
-        lines = (line.record for line in self._lines(0))
-        for record in chain(_read_old_sent(self._folder), _read_old_pending(self._folder).values(), lines):
-            if isinstance(record, dict) and operation in (None, record["op"]):
-                yield record
+        for line in self._lines(0):
+            if line.record is not None and operation in (None, line.record["op"]):
+                yield line.record
 
     def _held(self) -> list[Record]:
         return [record for record in self._backlog.waiting() if id(record) not in self._tried]
@@ -264,9 +252,10 @@ class Outbox:
         """Append all records or none."""
         if not records:
             return
-        self._prepare()
+        self._check_format()
         with self._locked() as size:
-            self._write([] if size else [_HEADER], records)
+            lines = [json.dumps(record) for record in ([] if size else [_HEADER]) + list(records)]
+            append_whole(self._path, "".join(f"{line}\n" for line in lines), create=False)
         self._tried.clear()  # they are pending again: sending them twice changes nothing
 
     @contextmanager
@@ -288,7 +277,7 @@ class Outbox:
 
     def _cursor(self) -> _Cursor:
         if self._loaded is None:
-            self._prepare()
+            self._check_format()
             self._loaded = self._read_cursor()
         return self._loaded
 
@@ -322,43 +311,16 @@ class Outbox:
         with suppress(OSError), replacing(self._folder / CURSOR_NAME, durable=False) as temporary:
             temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
-    def _prepare(self) -> None:
-        """Check the format of the file and take over old records, once.
+    def _check_format(self) -> None:
+        """Check the format of the file, once.
 
         Raises:
             DataError: The outbox has a newer format.
-            OSError: A file cannot be read or written.
+            OSError: It cannot be read.
         """
-        if not self._is_prepared:
+        if not self._is_checked:
             next(self._lines(0), None)
-            self._take_over_old_records()
-            self._is_prepared = True
-
-    def _take_over_old_records(self) -> None:
-        """Move the records of a version before 0.1.0 into the file."""
-        sent, pending = _read_old_sent(self._folder), _read_old_pending(self._folder)
-        if not sent and not pending:
-            return
-        with self._locked() as size:
-            if not size:
-                metrics_log = self._folder / METRICS_NAME
-                self._write([_HEADER], sent and _with_old_metrics(sent, metrics_log, pending.values()))
-                self._loaded = _Cursor(self._path.stat().st_size)
-                self._save_cursor()
-            self._write(pending.values())
-        (self._folder / OLD_SENT_NAME).unlink(missing_ok=True)
-        self._delete_old_pending(pending)
-
-    def _write(self, *parts: Iterable[Record | str]) -> None:
-        """Append records, and damaged ones as text. Requires the lock."""
-        lines = [item if isinstance(item, str) else json.dumps(item) for part in parts for item in part]
-        append_whole(self._path, "".join(f"{line}\n" for line in lines), create=False)
-
-    def _delete_old_pending(self, paths: Iterable[Path]) -> None:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        with suppress(OSError):  # not empty, or not there
-            (self._folder / OLD_PENDING_NAME).rmdir()
+            self._is_checked = True
 
     def _warn_of_refusal(self, error: OSError) -> None:
         what = f"cannot write tracking records to {self._folder}: {error.strerror or error}"
@@ -428,66 +390,3 @@ def _is_record(record: object) -> TypeGuard[Record]:
 def _is_metric(metric: object) -> bool:
     kinds = [type(part) for part in metric] if isinstance(metric, list) else []
     return kinds in ([str, float, int, int], [str, int, int, int])
-
-
-def _read_old_sent(run_folder: Path) -> list[Record]:
-    """The sent records of a version before 0.1.0, without metrics, in order."""
-    try:
-        text = (run_folder / OLD_SENT_NAME).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return []
-    return [record for line in text.splitlines() if (record := _parse_record(line)) is not None]
-
-
-def _read_old_pending(run_folder: Path) -> dict[Path, Record | str]:
-    """The pending records of a version before 0.1.0 by file, in order; the text of a damaged one."""
-    found: dict[Path, Record | str] = {}
-    for path in sorted((run_folder / OLD_PENDING_NAME).glob("*.json")):
-        with suppress(FileNotFoundError):  # another process moved it
-            text = path.read_text(encoding="utf-8", errors="replace")
-            found[path] = _parse_record(text) or " ".join(text.split())
-    return found
-
-
-def _with_old_metrics(sent: Sequence[Record], path: Path, pending: Iterable[Record | str]) -> list[Record]:
-    """Insert the metrics that were sent, which only ``metrics.jsonl`` has, after the record that creates the run."""
-    unsent = {
-        (name, step)
-        for record in pending
-        if not isinstance(record, str) and record["op"] == "metrics"
-        for name, _, _, step in record["metrics"]
-    }
-    metrics = [metric for metric in logged_metrics(path) if (metric[0], metric[3]) not in unsent]
-    parts = [metrics[first : first + METRICS_PER_BATCH] for first in range(0, len(metrics), METRICS_PER_BATCH)]
-    return [sent[0], *({"op": "metrics", "metrics": part} for part in parts), *sent[1:]]
-
-
-def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
-    """Read the metrics of ``metrics.jsonl`` as MLflow has them; none if there is no file.
-
-    The scores of the final bundle are left out, because MLflow has them as metrics of its model. A curve of too many
-    points is thinned.
-
-    Returns:
-        Name (``train/loss``), value, time (Unix milliseconds) and step of every finite value.
-    """
-    if not path.exists():
-        return []
-    found = []
-    for line in read_records(path, skip_damaged=True):
-        kind, step, seconds = line["kind"], line["step"], line.get("time")
-        if kind in EVENTS or kind.startswith("final_") or not isinstance(seconds, int | float):
-            continue
-        found += [
-            (f"{kind}/{name}", float(value), int(seconds * 1000), step)
-            for name, value in line.items()
-            if name not in ("step", "time") and isinstance(value, int | float)
-        ]
-    counts = Counter(name for name, *_ in found)
-    numbers: Counter[str] = Counter()
-    kept = []
-    for metric in found:
-        numbers[metric[0]] += 1
-        if numbers[metric[0]] % point_stride(counts[metric[0]]) == 0:
-            kept.append(metric)
-    return kept

@@ -239,12 +239,10 @@ def describe(run: RunStart, run_folder: Path, summary: RunSummary) -> str:
 
 def format_cost(totals: Mapping[str, float]) -> str:
     """The totals of ``CostTotal`` as text: ``1.23e+18 FLOPs (0.0142 PFLOP-days), 12.3 device hours``."""
-    text = (
+    return (
         f"{totals['flops']:.3g} FLOPs ({totals['pflop_days']:.3g} PFLOP-days), "
         f"{totals['device_hours']:.3g} device hours"
     )
-    uncounted = totals.get("uncounted_updates")
-    return f"{text}, without the first {uncounted:,.0f} updates" if uncounted else text
 
 
 def page_instructions(tracking_uri: str, experiment_id: str, run_id: str | None = None) -> str:

@@ -24,7 +24,7 @@ from dstransformer.tracking.mlflow.location import (
     is_same_store,
     sqlite_path,
 )
-from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OLD_PENDING_NAME, OUTBOX_NAME, Outbox, Record, unix_ms
+from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OUTBOX_NAME, Outbox, Record, unix_ms
 from dstransformer.tracking.mlflow.run_group import is_group
 from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError
 
@@ -101,7 +101,7 @@ def _load_state(run_folder: Path) -> TrackingState:
     state = TrackingState.load(run_folder)
     if state is not None:
         return state
-    if outbox.exists() or (run_folder / OLD_PENDING_NAME).exists():
+    if outbox.exists():
         raise DataError(
             f"{run_folder / STATE_NAME}, which names the tracking server, is missing: restore it from a copy, or "
             "resume the run with `dst train`, which writes it and sends the pending records"

@@ -13,7 +13,6 @@ from dstransformer.evaluation import Score
 from dstransformer.io.files import ROOM_ADVICE, replace_file, replacing, storage_errors, sync, write_durably
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoints.format import (
-    RESUMABLE_VERSION,
     Checkpoint,
     TrainState,
     open_checkpoint,
@@ -139,11 +138,7 @@ class CheckpointFolder:
                 logger.warning("%s; trying the previous checkpoint", error)
                 continue
             state = checkpoint.state
-            if (
-                state.recovery.consecutive_nonfinite
-                or state.step == other_than
-                or checkpoint.version < RESUMABLE_VERSION
-            ):
+            if state.recovery.consecutive_nonfinite or state.step == other_than:
                 continue
             if not checkpoint.interim:
                 return checkpoint

@@ -22,20 +22,10 @@ from dstransformer.io.json_text import read_record
 from dstransformer.training.checkpoints.integrity import MANIFEST, OWN_HASH, check_manifest, hash_manifest, verify_files
 from dstransformer.training.checkpoints.shards import Shard
 
-#: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
-#: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. 4: the position
-#: has a window. Bundles and scores of older formats stay readable; training resumes from RESUMABLE_VERSION on.
-FORMAT_VERSION = 4
-RESUMABLE_VERSION = 3
+#: A later version reads every one before it.
+FORMAT_VERSION = 1
 
 STATE, BUNDLE = "state", "bundle"
-
-#: Keys of the manifest that are not the names of the attributes they hold, and the reverse.
-_KEYS = {
-    "early_stopping": "patience", "recovery": "setbacks",
-    "consecutive_nonfinite": "in_a_row", "rollback_step": "went_back_to",
-}  # fmt: skip
-_NAMES = {key: name for name, key in _KEYS.items()}
 
 #: Operations of a day at 10^15 a second.
 PFLOP_DAY = 1e15 * 24 * 3600
@@ -51,21 +41,18 @@ class Cost:
         device_seconds: Seconds of the training loop times its devices, which are its processes. Updates, validation,
             checkpoints and waiting count. Starting up, the comparison at the end, and what an interrupted run
             computed after its last checkpoint do not.
-        uncounted_updates: Number of first updates that are in neither number: an earlier version did not count them.
     """
 
     flops: int = 0
     device_seconds: float = 0.0
-    uncounted_updates: int = 0
 
     def metrics(self) -> dict[str, float]:
-        """The totals for logs, by name; ``uncounted_updates`` only if there are any."""
-        totals = {
+        """The totals for logs, by name."""
+        return {
             "flops": float(self.flops),
             "pflop_days": self.flops / PFLOP_DAY,
             "device_hours": self.device_seconds / 3600,
         }
-        return totals | ({"uncounted_updates": float(self.uncounted_updates)} if self.uncounted_updates else {})
 
 
 @dataclass(frozen=True)
@@ -171,24 +158,17 @@ class TrainState:
     def from_json(cls, manifest: Mapping[str, Any]) -> TrainState:
         """Parse the state in a manifest.
 
-        Format version 1 has the position's keys at the top level of the state. Versions before 4 have no window: an
-        epoch was one. Checkpoints of earlier versions of this package have no cost, so none of their updates is
-        counted, and no state of early stopping and recovery.
-
         Raises:
             TypeError: Keys are missing or unknown.
-            KeyError: The state or position keys are missing.
+            KeyError: A section is missing.
         """
-        values, cost = dict(manifest["state"]), manifest.get("cost")
-        position = values.pop("position", None) or {name: values.pop(name) for name in ("epoch", "update")}
-        spent = Cost(uncounted_updates=values["step"]) if cost is None else Cost(**cost)
-        engine = EngineState.from_json(manifest["engine"]) if "engine" in manifest else EngineState()
+        values = dict(manifest["state"])
         return cls(
-            position=Position(**position),
-            cost=spent,
-            early_stopping=EarlyStoppingState(**manifest.get(_KEYS["early_stopping"], {})),
-            engine=engine,
-            recovery=RecoveryState(**_rename(manifest.get(_KEYS["recovery"], {}), _NAMES)),
+            position=Position(**values.pop("position")),
+            cost=Cost(**manifest["cost"]),
+            early_stopping=EarlyStoppingState(**manifest["early_stopping"]),
+            engine=EngineState.from_json(manifest["engine"]),
+            recovery=RecoveryState(**manifest["recovery"]),
             **values,
         )
 
@@ -214,9 +194,8 @@ class Checkpoint:
         path: The folder of the checkpoint.
         state: The training state.
         score: The validation score it is ranked by; None if it was not evaluated.
-        metric: The name of the score, such as ``bleu`` or ``bleu_first_500``; None in format version 1.
-        signature: How the score was computed; empty if an earlier version did not say.
-        version: The format version.
+        metric: The name of the score, such as ``bleu`` or ``bleu_first_500``; None without one.
+        signature: How the score was computed.
         interim: Whether it was written because of a stop request only. A run that nobody stops does not have it, so
             runs resume from it but never average it.
         files: SHA-256 hash of every file, by its path in the folder.
@@ -227,7 +206,6 @@ class Checkpoint:
     score: float | None
     metric: str | None = None
     signature: str = ""
-    version: int = FORMAT_VERSION
     interim: bool = False
     files: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -235,7 +213,7 @@ class Checkpoint:
     def scored(
         cls, path: Path, state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool
     ) -> Checkpoint:
-        """A checkpoint in the newest format version, with its score if it was evaluated."""
+        """A checkpoint with its score if it was evaluated."""
         value, metric, signature = (None, None, "") if score is None else (score.value, score.name, score.signature)
         return cls(path, state, value, metric, signature, interim=interim, files=files)
 
@@ -251,16 +229,14 @@ class Checkpoint:
 
     @property
     def named_score(self) -> Score | None:
-        """The score with its name; None if it was not evaluated, or in format version 1."""
+        """The score with its name; None if it was not evaluated."""
         return None if self.score is None or self.metric is None else Score(self.metric, self.score, self.signature)
 
     @property
     def manifest_text(self) -> str:
-        """The content of its manifest, in the newest format version."""
+        """The content of its manifest."""
         values = asdict(self.state)
-        # Older programs ignore keys beside the state.
         beside = {name: values.pop(name) for name in ("cost", "early_stopping", "engine", "recovery")}
-        beside = _rename(beside | {"recovery": _rename(beside["recovery"], _KEYS)}, _KEYS)
         manifest = {
             "format_version": FORMAT_VERSION,
             "state": values,
@@ -286,11 +262,6 @@ class _Stored:
 
 
 _STORED = TypeAdapter(_Stored)
-
-
-def _rename(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The values with other keys, in the same order. Keys without another name stay."""
-    return {names.get(key, key): value for key, value in values.items()}
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -319,7 +290,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     def build(content: dict[str, Any]) -> Checkpoint:
         return _build_checkpoint(folder, content)
 
-    checkpoint = read_record(path, build, newest=FORMAT_VERSION, unversioned=1, check=check, nan=True)
+    checkpoint = read_record(path, build, newest=FORMAT_VERSION, check=check, nan=True)
     step = checkpoint.state.step
     if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{step:08d}":
         raise DataError(f"{folder} holds the checkpoint of step {step}: rename it to step-{step:08d} or remove it")
@@ -331,10 +302,9 @@ def _build_checkpoint(folder: Path, content: Mapping[str, Any]) -> Checkpoint:
         folder,
         TrainState.from_json(content),
         content["score"],
-        content.get("metric"),
-        content.get("signature", ""),
-        content.get("format_version", 1),
-        content.get("interim", False) is True,
+        content["metric"],
+        content["signature"],
+        content["interim"] is True,
         content["files"],
     )
     values = asdict(checkpoint.state)
@@ -346,7 +316,7 @@ def _build_checkpoint(folder: Path, content: Mapping[str, Any]) -> Checkpoint:
         _STORED.validate_json(json.dumps(stored), strict=True)
     except ValidationError as error:
         fault = error.errors()[0]
-        where = ".".join(_KEYS.get(str(part), str(part)) for part in fault["loc"] if part != "state")
+        where = ".".join(str(part) for part in fault["loc"] if part != "state")
         raise DataError(f"{folder / MANIFEST} is damaged ({where}: {fault['msg']})") from None
     if values["cost"].pop("flops") < 0 or not all(0 <= number < 2**63 for number in _iter_counts(values)):
         raise DataError(f"{folder / MANIFEST} is damaged: a count is negative, or beyond 64 bits")

@@ -14,7 +14,7 @@ from dstransformer.io.files import file_sha256, is_plain_name, read_error
 
 MANIFEST = "manifest.json"
 
-#: The key of the manifest for the hash of its other keys. Earlier versions wrote none, and ignore it.
+#: The key of the manifest for the hash of its other keys.
 OWN_HASH = "sha256"
 
 _NAME_PATTERN = re.compile(r"step-\d{8,}")
@@ -37,7 +37,7 @@ def check_manifest(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         DataError: They differ.
     """
-    if OWN_HASH in content and content[OWN_HASH] != hash_manifest(content):
+    if content.get(OWN_HASH) != hash_manifest(content):
         raise DataError(f"{path} is damaged: its content does not match its hash")
 
 

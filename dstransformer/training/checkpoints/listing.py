@@ -11,7 +11,7 @@ from typing import Any
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
-from dstransformer.training.checkpoints.format import RESUMABLE_VERSION, Checkpoint, read_checkpoint, verify_checkpoint
+from dstransformer.training.checkpoints.format import Checkpoint, read_checkpoint, verify_checkpoint
 from dstransformer.training.checkpoints.integrity import MANIFEST
 from dstransformer.training.checkpoints.selection import rank_by_score
 
@@ -49,7 +49,6 @@ class Entry:
                 "metric": self.checkpoint.metric, "best": self.best, "interim": self.checkpoint.interim,
                 "world_size": state.world_size, "zero_stage": state.zero_stage, "precision": state.precision,
                 "skipped": state.engine.skipped,
-                "format_version": self.checkpoint.version, "resumable": self.checkpoint.version >= RESUMABLE_VERSION,
                 "corpus": self.corpus, "corpus_build_key": state.corpus,
             }  # fmt: skip
         return found
@@ -113,8 +112,7 @@ def describe_checkpoints(entries: list[Entry], *, verified: bool) -> str:
             )
             continue
         named = checkpoint.named_score
-        score = "" if checkpoint.score is None else f"{checkpoint.metric or 'bleu'} {checkpoint.score:.2f}"
-        score = score if named is None else f"{named.name} {named.number}"
+        score = "" if named is None else f"{named.name} {named.number}"
         layout = f"{checkpoint.state.world_size} × ZeRO {checkpoint.state.zero_stage}, {checkpoint.state.precision}"
         lines.append(
             f"{checkpoint.state.step:>10,}  {score + (' *' if entry.best else ''):<24}  {size:>9}  {saved}  "
@@ -123,7 +121,4 @@ def describe_checkpoints(entries: list[Entry], *, verified: bool) -> str:
     if any(entry.best for entry in entries):
         lines.append("* the best score")
     lines += [shown(entry.problem, quote=False, limit=400) for entry in entries if entry.problem]
-    old = [e.name for e in entries if e.checkpoint is not None and e.checkpoint.version < RESUMABLE_VERSION]
-    if old:
-        lines.append(f"{', '.join(old)}: of an earlier format; can be averaged and evaluated, not resumed from")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from dstransformer.config import Config
 from dstransformer.errors import ConfigError, DataError, counted
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
-from dstransformer.training.checkpoints.format import RESUMABLE_VERSION, Checkpoint, TrainState
+from dstransformer.training.checkpoints.format import Checkpoint, TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +80,6 @@ def _check_without_checkpoints(run: Path, resume: str) -> None:
 
 def _check_compatible(checkpoint: Checkpoint, config: Config, start: TrainState, corpus: Path) -> None:
     stored = checkpoint.state
-    if checkpoint.version < RESUMABLE_VERSION:
-        raise DataError(
-            f"cannot resume from {checkpoint.path}: an earlier version of dstransformer wrote it (format "
-            f"{checkpoint.version}), in files of DeepSpeed that this version does not read; finish the run with that "
-            "version, or start another --run from its weights with --init"
-        )
     if stored.corpus != start.corpus:
         raise DataError(
             f"cannot resume from {checkpoint.path}: it was trained on another corpus than {corpus} "

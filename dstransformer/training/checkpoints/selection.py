@@ -47,11 +47,10 @@ def rank_by_score(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Rank the scored checkpoints, best first; of equal scores, the newer first.
 
     Only scores with the metric and the signature of the newest scored checkpoint are comparable: after a change of
-    configuration a score may cover more or fewer sentences, or other tokens. Checkpoints in format version 1 lack the
-    metric and are included.
+    configuration a score may cover more or fewer sentences, or other tokens.
     """
     scored = sorted((c for c in checkpoints if c.score is not None), key=lambda c: c.state.step)
-    comparable = [c for c in scored if c.metric is None or _is_same_metric(c, scored[-1])]
+    comparable = [c for c in scored if _is_same_metric(c, scored[-1])]
     return sorted(comparable, key=lambda c: (_rank(c), c.state.step), reverse=True)
 
 

@@ -41,6 +41,8 @@ def make_manifest(shard_hash: str = "a" * 64, command: str = "dst-prep build") -
         tgt_tokens=200,
         src_lengths=lengths,
         tgt_lengths=lengths,
+        src_unknown=0,
+        tgt_unknown=0,
         has_text=False,
         shards=shards,
     )

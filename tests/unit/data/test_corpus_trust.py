@@ -8,15 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from support.data.corpora import Rows, write_corpus
 
-from dstransformer.data import FORMAT_VERSION, Corpus, Manifest
+from dstransformer.data import Corpus, Manifest
 from dstransformer.errors import DataError
 from dstransformer.io.files import file_sha256
-from dstransformer.parsing.linearise import Linearisation
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16]), ([300], [17]), ([18, 19], [20])]
 
@@ -163,28 +161,6 @@ def test_a_shard_without_its_columns_is_refused(tmp_path: Path) -> None:
     swap_shard(path, pa.table({"src": lists([[5], [9], [12]], pa.uint16())}))
     with pytest.raises(DataError, match="no column 'tgt'"):
         Corpus.open(path)
-
-
-def test_a_corpus_of_the_first_format_opens(tmp_path: Path) -> None:
-    path = write_corpus(tmp_path / "corpus", ROWS)
-    edit(path, lambda record: (record.update(format_version=1, source=record.pop("sources")[0]), record.pop("overlap")))
-    corpus = Corpus.open(path)
-    assert corpus.manifest.overlap is None
-    assert corpus.split("train").gather(np.array([0]))[0].tolist() == [5, 6, 7]
-
-
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
-def test_a_manifest_of_each_released_format_opens(tmp_path: Path, version: int) -> None:
-    stored = Path(__file__).parent / "formats" / f"{version}.json"
-    shutil.copy(stored, tmp_path / "manifest.json")
-    manifest = Manifest.load(tmp_path)
-    assert [source.name for source in manifest.sources] == ["toy"]
-    assert manifest.splits["train"].pairs == manifest.cleaning.kept == 300
-    assert manifest.splits["train"].src_unknown == (None if version == 1 else 0)
-    assert (manifest.overlap is None) == (version == 1)
-    assert manifest.trees == (Linearisation("keep", "label") if version == 4 else None)
-    assert manifest.build_key == json.loads(stored.read_text())["build_key"]
-    assert json.loads(manifest.to_json())["format_version"] == FORMAT_VERSION
 
 
 def test_a_moved_corpus_opens_through_a_link(tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ def test_a_resumed_run_continues_counting(monkeypatch: pytest.MonkeyPatch) -> No
     now = 5.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     meter = CostMeter(CONFIG, 400, devices=2)
-    meter.resume(Cost(flops=10**18, device_seconds=60.0, uncounted_updates=5))
+    meter.resume(Cost(flops=10**18, device_seconds=60.0))
     meter.start_clock()
     meter.add(SUMS)
     now = 8.0
-    assert meter.total == Cost(10**18 + training_flops(MODEL, 400, SUMS), 66.0, uncounted_updates=5)
+    assert meter.total == Cost(10**18 + training_flops(MODEL, 400, SUMS), 66.0)
 
 
 def test_the_overall_speed_covers_what_the_run_does_beside_updates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,4 +64,3 @@ def test_metrics_are_in_pflop_days_and_device_hours() -> None:
     # 1 PFLOP/s for a day; 24 devices for an hour each.
     totals = Cost(flops=round(8.64e19), device_seconds=24 * 3600).metrics()
     assert totals == {"flops": 8.64e19, "pflop_days": pytest.approx(1.0), "device_hours": pytest.approx(24.0)}
-    assert Cost(uncounted_updates=3).metrics()["uncounted_updates"] == 3.0

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 import multiprocessing
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,12 +14,10 @@ from dstransformer.tracking.mlflow.outbox import (
     OUTBOX_NAME,
     Outbox,
     Record,
-    logged_metrics,
 )
 from dstransformer.tracking.mlflow.tracked_run import lacks_end, last_record_time
 
 #: A run folder as the version before the outbox wrote it: six records sent, four pending.
-OLD = Path(__file__).parents[3] / "data" / "formats" / "1" / "tracking"
 
 
 def metrics(step: int, count: int = 1) -> Record:
@@ -276,73 +272,12 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_new_run_starts_with_an_empty_outbox(tmp_path: Path) -> None:
-    shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
     outbox = Outbox(tmp_path)
+    put(outbox, {"op": "old"})
+    outbox.mark_sent(next(outbox.batches()))
     outbox.clear()
     put(outbox, {"op": "start"})
     outbox.clear()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "tracking.json"]
+    assert list(tmp_path.iterdir()) == []
     put(outbox, {"op": "start"}, {"op": "tags"})
     assert send(Outbox(tmp_path)) == ["start", "tags"]
-
-
-def test_the_pending_folder_of_an_older_version_is_sent(tmp_path: Path) -> None:
-    shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
-    outbox = Outbox(tmp_path)
-    assert operations(outbox) == [
-        "start", "tags", "params", "text", "metrics", "metrics", "checkpoint", "finish",
-    ]  # fmt: skip
-    assert (tmp_path / "tracking-pending").exists(), "looking changes nothing"
-    assert not lacks_end(outbox)
-    assert outbox.pending() == 4
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "metrics.jsonl", CURSOR_NAME, OUTBOX_NAME, "tracking.json",
-    ]  # fmt: skip
-    assert steps(outbox) == [30, 30, 40, 40]
-    assert send(outbox) == ["metrics", "checkpoint", "finish"]
-
-
-def test_a_lost_store_gets_the_metrics_of_an_older_version_too(tmp_path: Path) -> None:
-    shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
-    outbox = Outbox(tmp_path)
-    assert outbox.rewind() == 5, "four records, and the metrics that only metrics.jsonl has"
-    assert [batch.record["op"] for batch in outbox.batches()] == [
-        "start", "metrics", "tags", "params", "text", "metrics", "checkpoint", "finish",
-    ]  # fmt: skip
-    assert steps(outbox) == [10, 10, 20, 20, 30, 30, 40, 40]
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"op": "fin\n'])
-def test_a_damaged_file_of_an_older_version_is_kept(tmp_path: Path, content: str) -> None:
-    shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
-    sorted((tmp_path / "tracking-pending").iterdir())[0].write_text(content)
-    outbox = Outbox(tmp_path)
-    assert send(outbox) == ["metrics", "checkpoint", "finish"]
-    assert (outbox.damaged, outbox.count_damaged()) == (1, 1)
-
-
-def test_old_files_can_be_taken_over_again_after_a_crash(tmp_path: Path) -> None:
-    shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
-    with full_disk(), pytest.raises(OSError, match="File too large"):
-        Outbox(tmp_path).pending()
-    assert (tmp_path / "tracking-pending").exists()
-    assert send(Outbox(tmp_path)) == ["metrics", "checkpoint", "finish"]
-    shutil.copytree(
-        OLD / "tracking-pending", tmp_path / "tracking-pending"
-    )  # as after a crash before they were deleted
-    shutil.copy(OLD / "tracking-sent.jsonl", tmp_path)
-    again = Outbox(tmp_path)
-    assert send(again) == ["metrics", "checkpoint", "finish"], "which changes nothing in the store"
-    assert [record["op"] for record in again.records("start")] == ["start"]
-    assert json.loads((tmp_path / CURSOR_NAME).read_text())["offset"] == (tmp_path / OUTBOX_NAME).stat().st_size
-
-
-def test_a_run_that_is_sent_again_is_thinned_too(tmp_path: Path) -> None:
-    metrics = tmp_path / "metrics.jsonl"
-    lines = [{"kind": "train", "step": step, "time": 1.0, "loss": 2.0} for step in range(1, 10_001)]
-    lines += [{"kind": "valid", "step": step, "time": 1.0, "bleu": 2.0} for step in range(1, 11)]
-    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = logged_metrics(metrics)
-    losses = [step for name, _, _, step in found if name == "train/loss"]
-    assert losses == list(range(3, 10_001, 3))
-    assert len([name for name, *_ in found if name == "valid/bleu"]) == 10

@@ -68,13 +68,13 @@ def test_a_description_shows_results_and_usage(tmp_path: Path) -> None:
 
 def test_a_description_has_the_papers_score_and_the_cost() -> None:
     final = Evaluation((Score("bleu", 26.4, "nrefs:1"), Score("bleu_compound_split", 27.31, "compounds:split")))
-    cost = {"flops": 9.5e17, "pflop_days": 9.5e17 / 8.64e19, "device_hours": 96.0, "uncounted_updates": 1000.0}
+    cost = {"flops": 9.5e17, "pflop_days": 9.5e17 / 8.64e19, "device_hours": 96.0}
     text = describe(make_start(), RUN, RunSummary("finished", 100000, None, {"final_test": final}, cost))
     assert text.startswith(
         "BLEU **26.40** on test; sacrebleu `nrefs:1`\n\n"
         "BLEU as in the paper's tables (compounds split) **27.31** on test, `compounds:split`\n\n"
         "Finished at update 100,000 of 100,000.\n\n"
-        "Training cost: 9.5e+17 FLOPs (0.011 PFLOP-days), 96 device hours, without the first 1,000 updates.\n\n| | |"
+        "Training cost: 9.5e+17 FLOPs (0.011 PFLOP-days), 96 device hours.\n\n| | |"
     )
 
 
