@@ -28,9 +28,8 @@ from dstransformer.io.products import SIGNATURE, is_ct2_export
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.transformer import sinusoidal_table
 
-#: Version of ``dstransformer.json``. 1: the first. 2: ``joint_vocabulary``; later programs add ``directions``, which
-#: earlier ones need not know. A version reads every one before it.
-FORMAT_VERSION = 2
+#: Version of ``dstransformer.json``. A later version reads every one before it.
+FORMAT_VERSION = 1
 
 RECORD, MODEL = "dstransformer.json", "model.bin"
 

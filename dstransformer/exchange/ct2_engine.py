@@ -375,7 +375,7 @@ def _read_record(path: Path) -> _Export:
             config=complete_config({name: record[name] for name in ("model", "decoding")}, str(path)),
             positions=int(record["positions"]),
             identity=(str(record["weights_sha256"]), str(record["quantization"])),
-            is_joint=record.get("joint_vocabulary", True),
+            is_joint=record["joint_vocabulary"],
             src_lang=record.get("src_lang"),
             tgt_lang=record.get("tgt_lang"),
             directions=read_directions(record.get("directions"), path),

@@ -27,6 +27,7 @@ from dstransformer.decoding.scoring import Scorer
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.exchange.ct2_engine import open_ct2
 from dstransformer.exchange.hf_export import export_hf
+from dstransformer.exchange.hf_import import import_hf
 from dstransformer.exchange.marian_import import import_marian
 from dstransformer.extras.reproduction import record
 from dstransformer.model import open_bundle, training_flops

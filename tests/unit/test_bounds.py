@@ -98,7 +98,7 @@ def test_a_manifest_names_files_of_its_checkpoint_only(tmp_path: Path, name: str
 def test_a_state_of_other_types_is_damage(tmp_path: Path, key: str, value: object) -> None:
     shutil.copytree(STORED / "checkpoints" / "step-00000004", tmp_path / "checkpoint")
     change_manifest(tmp_path / "checkpoint", lambda content: content["state"].update({key: value}))
-    with pytest.raises(DataError, match=r"manifest\.json is damaged \("):
+    with pytest.raises(DataError, match=r"manifest\.json is damaged(?!: its content)"):
         read_checkpoint(tmp_path / "checkpoint")
 
 

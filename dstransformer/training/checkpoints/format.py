@@ -285,9 +285,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     def check(content: dict[str, Any]) -> None:
         if "state" not in content and "splits" in content:
             raise DataError(f"{folder} is a corpus, not a checkpoint")
-        check_manifest(path, content)
 
     def build(content: dict[str, Any]) -> Checkpoint:
+        check_manifest(path, content)
         return _build_checkpoint(folder, content)
 
     checkpoint = read_record(path, build, newest=FORMAT_VERSION, check=check, nan=True)

@@ -36,7 +36,8 @@ def in_shard(**changes: object) -> Change:
 
 
 def with_part(**changes: object) -> Change:
-    part = {"name": "mine", "weight": 1.0, "tag": None, "read": 5, "pairs": 5, "dropped": {}} | changes
+    part = {"name": "mine", "src_lang": "en", "tgt_lang": "de", "weight": 1.0, "tag": None, "read": 5, "pairs": 5}
+    part |= {"dropped": {}} | changes
     return lambda record: record.update(parts=[part])
 
 

@@ -123,8 +123,8 @@ def start_with_sources(*overrides: str, sha256: str = "a" * 64, files: int = 1) 
     inputs = tuple(InputFile(name=f"{number}.en", sha256=sha256) for number in range(files))
     sources = SourceInfo(name="files", revision=None, inputs=inputs), SourceInfo(name="toy", revision="r", inputs=())
     parts = (
-        PartInfo(name="europarl", weight=2.0, tag=None, read=12, pairs=12),
-        PartInfo(name="back", weight=1.0, tag="<bt>", read=8, pairs=8),
+        PartInfo(name="europarl", src_lang="en", tgt_lang="de", weight=2.0, tag=None, read=12, pairs=12),
+        PartInfo(name="back", src_lang="en", tgt_lang="de", weight=1.0, tag="<bt>", read=8, pairs=8),
     )
     manifest = make_manifest().model_copy(update={"sources": sources, "parts": parts})
     return replace(make_start(), manifest=manifest, config=load_config("base", overrides))

@@ -282,10 +282,7 @@ def test_a_newer_format_is_not_reported_as_damage(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints", keep_last=9)
     write(folder, 1)
     newest = write(folder, 2)
-    manifest = newest.path / "manifest.json"
-    content = json.loads(manifest.read_text()) | {"format_version": FORMAT_VERSION + 1}
-    del content["sha256"]
-    manifest.write_text(json.dumps(content))
+    change_manifest(newest.path, lambda content: content.update(format_version=FORMAT_VERSION + 1))
     with pytest.raises(NewerFormatError, match=rf"has format version {FORMAT_VERSION + 1}, .* update dstransformer"):
         folder.latest_valid()
 
