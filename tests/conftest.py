@@ -19,14 +19,29 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from support.data.corpora import build_toy
 from support.processes.forks import environment
 
+#: A file system in memory, and the room that all tests need, with some to spare.
+MEMORY, NEEDED_BYTES = Path("/dev/shm"), 8 << 30
+
+
+def has_room(folder: Path) -> bool:
+    """Whether a folder has room for those of the tests, which run programs in them."""
+    if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return False
+    return min(shutil.disk_usage(folder).free, psutil.virtual_memory().available) >= NEEDED_BYTES
+
+
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny; more threads would only compete
+# Tests wait for the disk longer than they compute: where memory has room for their folders, they lie there.
+if "PYTEST_DEBUG_TEMPROOT" not in os.environ and has_room(MEMORY):
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 # Whatever starts the fork server first, it finds what to preload (Python ignores it if it does not), and so never
 # imports this package from the code of a model that MLflow has loaded.
 os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
@@ -47,7 +62,8 @@ SLOWEST = (
     "test_distillation.py", "test_slurm_workflow.py", "test_tutorials.py", "test_engine.py", "test_watchdog.py",
     "test_slurm.py", "test_table3.py", "test_markup.py", "test_align.py", "test_launch_files.py",
     "test_tracking_outages.py", "test_preemption.py", "test_portable.py", "test_offload.py", "test_two_nodes.py",
-    "test_evaluate.py", "test_hf.py", "test_separate_vocabularies.py", "test_dst_cli.py",
+    "test_evaluate.py", "test_hf_export.py", "test_tracking_stores.py", "test_separate_vocabularies.py",
+    "test_dst_cli.py",
 )  # fmt: skip
 
 #: For each file of tests, whether one of its tests belongs to the first tier.
