@@ -361,6 +361,8 @@ def _info(arguments: argparse.Namespace) -> None:
             print(manifest.to_json(), end="")
         else:
             show_manifest(arguments.corpus, manifest)
+            for warning in manifest.warnings:
+                print(f"warning: {warning}")
 
 
 def _verify(arguments: argparse.Namespace) -> None:

@@ -84,7 +84,7 @@ class Read(StoredStage[ReadReport]):
         """Warn of sides that may be swapped, and say why a finished stage is run again."""
         for code in unknown_codes(part.languages for part in self.parts):
             work.progress.note(
-                f"warning: {code!r} is the code of no language: what depends on it, such as BLEU, will take it "
+                f"warning: {code!r} is not a language code: what depends on it, such as BLEU, will take it "
                 "for one with spaces; write a code such as en, deu or zho_Hans"
             )
         for part in self.parts:

@@ -53,7 +53,6 @@ def run(options: argparse.Namespace) -> CommandResult:
 
 
 def _evaluate(options: argparse.Namespace) -> CommandResult:
-    from dstransformer.evaluation.bleu import is_asian
     from dstransformer.evaluation.comet import Comet, find_checkpoint
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
@@ -98,7 +97,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
             evaluate_file(path, lines, test_set, language, tokenize, comet) for path, lines, test_set in systems
         ]
     results.sort(key=lambda result: test_sets.index(result.test_set))
-    comparisons = _compare(options, results, test_sets, tokenize, asian=is_asian(tokenize, language))
+    comparisons = _compare(options, results, test_sets, tokenize, language)
     if runs:
         folders = dict(zip(map(str, options.bundle), runs, strict=True))
         for line in _track([(folders[found.system], found) for found in results if found.system in folders]):
@@ -132,33 +131,46 @@ def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets
     """The tokenizer of BLEU, one for all systems: scores of different tokenizers are not compared."""
     from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer, tokenizer_note
     from dstransformer.io.language_codes import divide_codes
+    from dstransformer.io.languages import language
 
     choice, option = options.tokenize or "auto", "--tokenize "
-    codes = [_target_code(bundle, options.to) for bundle in bundles]
+    codes = {
+        str(path): _target_codes(bundle, options.to, test_sets)
+        for path, bundle in zip(options.bundle, bundles, strict=True)
+    }
     if options.langpair is not None:
         known = [code for bundle in bundles for code in (bundle.src_lang, bundle.tgt_lang) if code]
-        codes.append(divide_codes(options.langpair, known)[1])
-    found = {bleu_tokenizer(code, choice, option): code for code in codes if code}
-    if len(found) > 1:
+        codes["--langpair"] = [divide_codes(options.langpair, known)[1]]
+    for code in dict.fromkeys(code for found in codes.values() for code in found):
+        if (note := tokenizer_note(code, choice)) is not None:
+            logger.warning(note)
+    named = [(name, code) for name, found in codes.items() for code in found if language(code).tag is not None]
+    chosen = {bleu_tokenizer(code, choice, option): (name, code) for name, code in named}
+    if len(chosen) > 1:
+        each = " and ".join(f"that of {code} ({name})" for name, code in chosen.values())
         raise UserError(
-            f"the models translate into {' and '.join(map(str, found.values()))}, whose BLEU does not compare: "
-            "evaluate them apart, or choose one --tokenize"
+            f"BLEU of different languages does not compare: {each}; evaluate them apart, or choose one --tokenize"
         )
-    if not found:
+    if not chosen:
         return text_tokenizer((line for one in test_sets for line in one.references), choice, option)
-    ((tokenizer, code),) = found.items()
-    if (note := tokenizer_note(code, choice)) is not None:
-        logger.warning(note)
-    return tokenizer
+    return next(iter(chosen))
 
 
-def _target_code(bundle: Bundle, to: str | None) -> str | None:
-    """The language that a bundle translates into; None if each sentence names its own."""
-    from dstransformer.data.directions import choose_direction
+def _target_codes(bundle: Bundle, to: str | None, test_sets: Sequence[TestSet]) -> list[str]:
+    """The languages into which a bundle translates the test sets: of several directions, by the sentences' tags."""
+    from dstransformer.data.directions import Tags
 
     if not bundle.directions:
-        return bundle.tgt_lang
-    return None if to is None else choose_direction(bundle.directions, to).tgt_lang
+        return [] if bundle.tgt_lang is None else [bundle.tgt_lang]
+    tags = Tags(bundle.directions, to)
+    by_tag = {f"{direction.tag or ''} ".lstrip(): direction.tgt_lang for direction in bundle.directions}
+    found = dict.fromkeys(
+        by_tag[begin] if begin else tags.target or by_tag[""]
+        for test_set in test_sets
+        for begin, text in zip(*tags.split(test_set.sources or (), 1), strict=True)
+        if text.strip()
+    )
+    return list(found)
 
 
 def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
@@ -167,8 +179,6 @@ def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[
     from dstransformer.evaluation.testset import cached_test_set
 
     if options.test_set is None:
-        if options.langpair is not None:
-            raise UserError("--langpair is for --test-set")
         return []
     languages = options.langpair
     if languages is None and bundles and not bundles[0].directions and bundles[0].src_lang and bundles[0].tgt_lang:
@@ -211,10 +221,10 @@ def _compare(
     results: Sequence[SystemResult],
     test_sets: Sequence[TestSet],
     tokenize: str,
-    *,
-    asian: bool,
+    language: str | None,
 ) -> list[tuple[str, Comparison]]:
     """The tests of ``--significance``, one for each test set, with its name."""
+    from dstransformer.evaluation.bleu import is_asian
     from dstransformer.evaluation.significance import compare
 
     if options.significance is None:
@@ -223,6 +233,7 @@ def _compare(
     found = []
     for test_set in test_sets:
         systems = [(one.system, one.evaluation.translations) for one in results if one.test_set is test_set]
+        asian = is_asian(tokenize, language, test_set.references)
         tested = compare(systems, test_set.references, options.significance, tokenize=tokenize, asian=asian, **drawn)
         found.append((test_set.name, tested))
     return found

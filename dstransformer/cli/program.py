@@ -100,6 +100,9 @@ def build_parser() -> CommandParser:
         for module in modules:
             import_module(f"dstransformer.{module}").add_parser(commands)
         groups[heading] = list(commands.choices)[before:]
+    for summary in commands._choices_actions:
+        own: CommandParser = commands.choices[summary.dest]
+        own.description = own.description or f"{str(summary.help)[0].upper()}{str(summary.help)[1:]}."
     GroupedHelp.groups = groups
     return parser
 

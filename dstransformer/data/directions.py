@@ -61,9 +61,8 @@ def choose_direction(directions: Sequence[Direction], to: str, option: str = "--
         return by_tag[0]
     if len(found) != 1:
         known = ", ".join(dict.fromkeys(direction.tag for direction in directions if direction.tag))
-        raise UserError(
-            f"{option} {shown(to)}: the model translates into {list_codes(codes)}; its tags are {known or 'none'}"
-        )
+        has = f"its tags are {known}" if known else "it has no tags"
+        raise UserError(f"{option} {shown(to)}: the model translates into {list_codes(codes)}; {has}")
     into = [direction for direction in directions if direction.tgt_lang == found[0]]
     tags = list(dict.fromkeys(direction.tag for direction in into if direction.tag))
     plain = [direction for direction in into if direction.tag is None]

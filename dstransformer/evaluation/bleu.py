@@ -15,7 +15,7 @@ from sacremoses import MosesTokenizer
 
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.evaluation.result import Score
-from dstransformer.io.languages import is_divided, language
+from dstransformer.io.languages import is_chinese_or_japanese, is_divided, language
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
@@ -67,10 +67,10 @@ def tokenizer_note(code: str | None, choice: str = "auto") -> str | None:
     if choice != "auto" or code is None:
         return None
     if language(code).tag is None:
-        return f"{code!r} is the code of no language: BLEU takes the tokenizer 13a, which is wrong for some languages"
+        return f"{code!r} is not a language code: BLEU takes the tokenizer 13a, which is wrong for some languages"
     if language(code).tokenizer == "flores200" and bleu_tokenizer(code) == "char":
         return (
-            f"BLEU of {code} counts characters (char): only flores200 divides it into words, whose model is missing "
+            f"BLEU of {code} counts characters (char): the model of flores200, which divides it into words, is missing "
             f"({_spbleu_model('flores200')})"
         )
     return None
@@ -101,9 +101,16 @@ def is_german(code: str) -> bool:
     return (language(code).tag or "").partition("-")[0] == "de"
 
 
-def is_asian(tokenize: str, code: str | None) -> bool:
-    """Whether TER divides text into characters, as Chinese and Japanese need it, by their tokenizer or language."""
-    return tokenize in ("zh", "ja-mecab") or (code is not None and language(code).word_characters == 2)
+def is_asian(tokenize: str, code: str | None, references: Iterable[str]) -> bool:
+    """Whether TER divides text into characters, as Chinese and Japanese need it.
+
+    The tokenizer of BLEU tells, or the language; where neither is known, the letters of the references.
+    """
+    if tokenize in ("zh", "ja-mecab"):
+        return True
+    if code is not None and language(code).tag is not None:
+        return language(code).word_characters == 2
+    return is_chinese_or_japanese(references)
 
 
 def score(translations: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> tuple[Score, ...]:

@@ -17,6 +17,7 @@ from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, score, ter
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.io.compression import without_ending
+from dstransformer.io.language_codes import divide_codes, matching_codes
 from dstransformer.io.languages import language as known
 from dstransformer.io.text import is_same_file, iter_lines
 
@@ -136,8 +137,7 @@ def cached_test_set(name: str, languages: str) -> TestSet:
             f"--test-set {shown(name)}: sacrebleu has no such test set; `sacrebleu --list` names all, and "
             "flores200:DIR, ntrex:DIR and wmt24pp:DIR are read from folders"
         )
-    if languages not in dataset.langpairs:
-        raise UserError(f"--test-set {name} has no {languages}, only {', '.join(dataset.langpairs)}")
+    languages = _cached_pair(languages, list(dataset.langpairs), name)
     fields = dataset.fieldnames(languages)
     paths = {field: Path(dataset._get_txt_file_path(languages, field)) for field in fields}  # type: ignore[no-untyped-call]
     ref = next(field for field in fields if field.startswith("ref"))
@@ -149,6 +149,22 @@ def cached_test_set(name: str, languages: str) -> TestSet:
         )
     sources, references = read_test_set(str(paths["src"]), str(paths[ref]))
     return TestSet(f"{name} {languages}", tuple(sources), tuple(references), str(paths["src"]), str(paths[ref]))
+
+
+def _cached_pair(languages: str, pairs: Sequence[str], name: str) -> str:
+    """The pair of a test set that means these languages: ``en-ja`` for ``en-jpn``."""
+    if languages in pairs:
+        return languages
+    sides = [tuple(pair.split("-", 1)) for pair in pairs]
+    wanted = divide_codes(languages, list(dict.fromkeys(code for both in sides for code in both)))
+    found = [
+        pair
+        for pair, both in zip(pairs, sides, strict=True)
+        if all(matching_codes(code, [own]) for code, own in zip(wanted, both, strict=True))
+    ]
+    if len(found) != 1:
+        raise UserError(f"--test-set {name} has no {languages}, only {', '.join(pairs)}")
+    return found[0]
 
 
 def evaluate_test_set(
@@ -193,9 +209,10 @@ def score_translations(
     """
     scores: tuple[Score, ...] = (
         *score(translations, references, tokenize),
-        ter(translations, references, asian=is_asian(tokenize, language)),
+        ter(translations, references, asian=is_asian(tokenize, language, references)),
     )
-    if language is not None and known(language).tokenizer == "13a":  # Moses divides no Chinese, Japanese, Thai …
+    moses = language is not None and known(language).tag is not None and known(language).tokenizer == "13a"
+    if language is not None and moses:  # Moses divides no Chinese, Japanese, Thai …
         scores = (*scores, compound_split_bleu(translations, references, language))
     return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
 

@@ -149,6 +149,8 @@ def short_tag(code: str) -> str | None:
         parsed = langcodes.Language.get(tag, normalize=False)
         if not parsed.is_valid() or parsed.language in (None, "und", "mul", "mis", "zxx"):
             return None
+        if "qaa" <= str(parsed.language) <= "qtz" and len(str(parsed.language)) == 3:  # for private use: no language
+            return None
         parsed.to_alpha3()
     except (LookupError, ValueError):
         return None
@@ -190,9 +192,19 @@ def known_to_fasttext(code: str, rule: str) -> str:
 
 def is_divided(texts: Iterable[str]) -> bool:
     """Whether spaces divide text into the words of BLEU: not Chinese, Japanese, Korean, Thai …"""
+    return _share(texts, _NOT_13A) <= 0.5
+
+
+def is_chinese_or_japanese(texts: Iterable[str]) -> bool:
+    """Whether most letters of text are Chinese characters or kana."""
+    return _share(texts, frozenset(("Hani", "Bopo", "Hira", "Kana"))) > 0.5
+
+
+def _share(texts: Iterable[str], scripts: frozenset[str]) -> float:
+    """The share of the letters of a text's first lines that are of these scripts; 0 without letters."""
     letters = [script_of(letter) for text in islice(texts, _SAMPLE) for letter in text]
     known = [script for script in letters if script]
-    return sum(script in _NOT_13A for script in known) <= len(known) / 2
+    return sum(script in scripts for script in known) / max(len(known), 1)
 
 
 @cache

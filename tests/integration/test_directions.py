@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from support.services.serving import serving
 from support.training.runs import TINY
 
 from dstransformer.cli import main
+from dstransformer.cli.evaluate import _target_codes
 from dstransformer.data import Direction
 from dstransformer.decoding import Translator
 from dstransformer.decoding.commands import load_translator
@@ -191,7 +193,7 @@ def test_a_model_of_one_direction_has_no_other() -> None:
     stored = Path(__file__).parents[1] / "data" / "formats" / "1" / "run"
     assert open_bundle(stored).directions == ()
     assert load_translator(stored, to="deu").tags is None
-    with pytest.raises(UserError, match="--to 'fr': the model translates into de; its tags are none"):
+    with pytest.raises(UserError, match="--to 'fr': the model translates into de; it has no tags"):
         load_translator(stored, to="fr")
 
 
@@ -211,6 +213,20 @@ def test_each_direction_is_evaluated(folder: Path, tmp_path: Path, capsys: pytes
     assert len(set(signatures)) == 1
     assert main(["evaluate", str(folder / "run"), "--test-set", f"ntrex:{tmp_path}"]) == 2
     assert "--test-set needs the languages: --langpair en-de" in capsys.readouterr().err
+
+
+def test_the_tags_of_the_sentences_choose_the_tokenizer(folder: Path) -> None:
+    directions = (Direction("en", "jpn", ">>jpn<<"), Direction("en", "zho", ">>zho<<"), Direction("en", "deu", None))
+    bundle = replace(open_bundle(folder / "run"), directions=directions)
+
+    def codes(to: str | None, *lines: str) -> list[str]:
+        return _target_codes(bundle, to, [TestSet("set", lines, ("",) * len(lines), "src", "ref")])
+
+    assert codes("zh", ">>jpn<< A dog.", "", ">>jpn<< A cat.") == ["jpn"], "a tag wins over --to"
+    assert codes("zh", ">>jpn<< A dog.", "A cat.") == ["jpn", "zho"]
+    assert codes(None, "A dog.") == ["deu"]
+    with pytest.raises(UserError, match=r"sentence 1: the model has no tag '>>fra<<'; it has >>jpn<<, >>zho<<"):
+        codes("zh", ">>fra<< A dog.")
 
 
 def test_comet_gets_sources_without_tags(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -57,7 +57,7 @@ def test_a_code_of_no_language_is_said_at_the_start_and_below_the_table(
     assert build(*text(), "--tgt-lang", "xx", "--out", tmp_path / "corpus") == 0
     first, *between, last = capsys.readouterr().err.splitlines()
     assert first == last
-    assert first.startswith("warning: 'xx' is the code of no language: what depends on it")
+    assert first.startswith("warning: 'xx' is not a language code: what depends on it")
     assert first not in between
 
 

@@ -187,10 +187,8 @@ def test_a_language_has_its_tokenizer_unless_another_is_chosen(code: str | None,
 
 
 def test_what_is_unusual_about_the_choice_is_said() -> None:
-    assert str(tokenizer_note("th")).startswith("BLEU of th counts characters (char): only flores200 divides it")
-    assert str(tokenizer_note("english")).startswith(
-        "'english' is the code of no language: BLEU takes the tokenizer 13a"
-    )
+    assert str(tokenizer_note("th")).startswith("BLEU of th counts characters (char): the model of flores200")
+    assert str(tokenizer_note("english")).startswith("'english' is not a language code: BLEU takes the tokenizer 13a")
     assert [tokenizer_note("de"), tokenizer_note("ja"), tokenizer_note("th", "char"), tokenizer_note(None)] == [
         None
     ] * 4
@@ -219,6 +217,10 @@ def test_ter_divides_chinese_and_japanese_into_characters() -> None:
     assert found.value == pytest.approx(expected.score)
     assert found.value < 20 < ter(translations, references).value
     assert "asian:yes" in found.signature
-    assert [is_asian("zh", None), is_asian("char", "jpn"), is_asian("13a", "de"), is_asian("13a", None)] == [
-        True, True, False, False,
-    ]  # fmt: skip
+    chinese, arabic = references, TEXTS["ar"][1]
+    assert is_asian("zh", None, arabic)
+    assert is_asian("char", "jpn", arabic)
+    assert is_asian("char", None, chinese), "by the letters"
+    assert is_asian("13a", "qqq", chinese)
+    assert not is_asian("13a", "de", chinese)
+    assert not is_asian("13a", None, arabic)

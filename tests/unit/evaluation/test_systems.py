@@ -105,8 +105,9 @@ class TestCachedSets:
         found = evaluated(capsys, "bundle --test-set wmt14 --src a.en --ref a.de")
         assert [one["test_set"]["name"] for one in found["results"]] == ["a", "wmt14 en-de"]
         assert found["results"][1]["test_set"]["src"] == str(cache / "wmt14" / "wmt14.en-de.src")
-        alone = evaluated(capsys, "--test-set wmt14 --langpair en-de --systems b.good")
+        alone = evaluated(capsys, "--test-set wmt14 --langpair eng-deu --systems b.good")
         assert alone["metrics"]["bleu"] > 10
+        assert alone["test_set"]["name"] == "wmt14 en-de"
 
     def test_nothing_is_downloaded(self, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for command, complaint in (
@@ -147,9 +148,9 @@ def test_slips_are_found_before_anything_is_translated(
     ("bundle --src a.en --ref a.de --seed 3", "--seed is for --significance"),
     ("bundle --src a.en --ref a.de --seed 0", "--seed is for --significance"),
     ("bundle --src a.en --ref a.de --interval 3", "--interval is for --follow"),
-    ("bundle --src a.en --ref a.de --langpair en-de", "--langpair is for --test-set"),
+    ("bundle --src a.en --ref a.de --langpair en-ja", "de (bundle) and that of ja (--langpair); evaluate them apart"),
     ("--ref a.de --systems a.good --to de", "--to is for a BUNDLE: files of translations are only scored"),
-    ("bundle --src a.en --ref a.de --to fr", "--to 'fr': the model translates into de; its tags are none"),
+    ("bundle --src a.en --ref a.de --to fr", "--to 'fr': the model translates into de; it has no tags"),
     ("bundle --src a.en --ref a.de --src b.en --ref b.de --systems a.good", "given 1 times for 2 test sets"),
     ("--ref a.de --ref b.de --systems a.good a.bad --systems b.bad", "--systems names 2 and 1 files: name the same"),
     ("--ref a.de --systems b.good", "b.good has 3 lines but a.de has 4"),

@@ -31,7 +31,7 @@ def test_codes_of_one_language_are_one(short: str, long: str, script: str) -> No
     assert langcodes.Language.get(short).maximize().script == script
 
 
-@pytest.mark.parametrize("code", ["english", "xx", "jp", "tree", "mul", "und", "x-foo", "a00", ""])
+@pytest.mark.parametrize("code", ["english", "xx", "jp", "tree", "mul", "und", "qaa", "qtz", "x-foo", "a00", ""])
 def test_what_is_no_language_has_no_facts(code: str) -> None:
     found = language(code)
     assert (found.tag, found.script, found.scripts, found.fasttext, found.has_spaces) == (None,) * 5

@@ -24,7 +24,7 @@ def make_bundle(folder: Path) -> Path:
 def make_checkpoint(run: Path) -> Path:
     fill(run, ".lock", "config.yaml")
     checkpoint = fill(run / "checkpoints" / "step-00000004", "manifest.json")
-    (checkpoint / "zero").mkdir()
+    (checkpoint / "state").mkdir()
     make_bundle(checkpoint / "bundle")
     return checkpoint
 

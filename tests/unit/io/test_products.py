@@ -24,7 +24,7 @@ def products(tmp_path: Path) -> Path:
     run = fill(tmp_path / "run", "config.yaml", "metrics.jsonl")
     fill(run / "bundle", "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
     fill(run / "checkpoints" / "step-00000004", "manifest.json")
-    (run / "checkpoints" / "step-00000004" / "zero").mkdir()
+    (run / "checkpoints" / "step-00000004" / "state").mkdir()
     fill(run / "checkpoints" / "step-00000006", "manifest.json")
     (run / "checkpoints" / "step-00000006" / "state").mkdir()
     fill(tmp_path / "plain", "text.de")
@@ -42,7 +42,7 @@ def products(tmp_path: Path) -> Path:
     ("run/new", "run"),
     ("run/bundle/deep/er", "bundle"),
     ("run/checkpoints", "checkpoints"),
-    ("run/checkpoints/step-00000004/zero", "checkpoint"),
+    ("run/checkpoints/step-00000004/state", "checkpoint"),
     ("run/checkpoints/step-00000006", "checkpoint"),
     ("ct2", "export"),
     ("hf/deeper", "export"),

@@ -202,13 +202,14 @@ def _read(path: str) -> Iterator[Group]:
 def _with_tokenizer(options: argparse.Namespace, groups: Iterator[Group]) -> tuple[Iterator[Group], str]:
     """The lists again, and the tokenizer of BLEU: by the language that the reverse model reads, or by the text."""
     from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer
+    from dstransformer.io.languages import language
     from dstransformer.model import open_bundle
 
     if options.mbr == "chrf":
         return groups, "13a"  # not used
     choice, option = options.tokenize or "auto", "--tokenize "
     code = None if options.reverse is None else open_bundle(options.reverse).src_lang
-    if code is not None:
+    if code is not None and language(code).tag is not None:
         return groups, bleu_tokenizer(code, choice, option)
     first = next(groups)
     return chain([first], groups), text_tokenizer([one.text for one in first], choice, option)
