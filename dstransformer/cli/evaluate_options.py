@@ -74,12 +74,14 @@ def _add_texts(parser: CommandParser) -> None:
         "which they are published (flores200:DIR, flores200/dev:DIR, ntrex:DIR, wmt24pp:DIR)",
     )
     parser.add_argument(
-        "--langpair", metavar="SRC-TGT", help="languages of --test-set, such as en-de (those of the first BUNDLE)"
+        "--langpair",
+        metavar="SRC-TGT",
+        help="languages of the test sets, such as en-de (those of the first BUNDLE)",
     )
     parser.add_argument(
         "--tokenize",
         choices=TOKENIZERS,
-        help="sacrebleu's tokenizer for BLEU (auto: by the target language, zh, ja-mecab, ko-mecab, else 13a)",
+        help="sacrebleu's tokenizer for BLEU (auto: by the target language, zh, ja-mecab, ko-mecab, flores200 or char, else 13a)",
     )
     parser.add_argument(
         "--systems",
