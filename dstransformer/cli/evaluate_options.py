@@ -81,7 +81,7 @@ def _add_texts(parser: CommandParser) -> None:
     parser.add_argument(
         "--tokenize",
         choices=TOKENIZERS,
-        help="sacrebleu's tokenizer for BLEU (auto: by the target language, zh, ja-mecab, ko-mecab, flores200 or char, else 13a)",
+        help="sacrebleu's tokenizer for BLEU (auto: by the target language: zh, ja-mecab, ko-mecab, flores200, 13a)",
     )
     parser.add_argument(
         "--systems",

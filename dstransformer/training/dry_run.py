@@ -9,6 +9,7 @@ from typing import Any
 
 from dstransformer.config import zero_stage
 from dstransformer.distributed.launcher import check_environment, read_processes, single_process_warning
+from dstransformer.evaluation.task import Task
 from dstransformer.training.automatic import settle_for
 from dstransformer.training.devices import SHEETS, Sheet, UpdateTime
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
@@ -96,5 +97,6 @@ def dry_run(request: TrainRequest, device: str | None = None) -> DryRun:
     estimated = estimate(setup)
     warnings = plan_warnings(setup.config, estimated.updates_per_epoch, estimated.stage_updates)
     warnings += filter(None, [single_process_warning(os.environ), emulated])
+    warnings += Task.build(setup.corpus.manifest, setup.config.validation).notes
     time = None if device is None else _update_time(setup, estimated, SHEETS[device])
     return DryRun(setup, estimated, usable / GIB if usable else None, time, warnings)

@@ -132,7 +132,6 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
         task = Task.build(info, config.validation)
         tokenizers = ", ".join(dict.fromkeys(task.tokenizers.values()))
         yield f"scores    {task.metric} ranks checkpoints; BLEU with sacrebleu's tokenizer {tokenizers}"
-        yield from (f"warning: {note}" for note in task.notes)
     window = config.training.window_pairs
     windows = f", in windows of about {window:,} pairs" if is_windowed(train.pairs, window) else ""
     yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs{windows}"

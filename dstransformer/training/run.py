@@ -15,6 +15,7 @@ from dstransformer.distributed.launcher import Processes, check_launch
 from dstransformer.distributed.supervision.session import Session, supervise
 from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
+from dstransformer.evaluation.task import Task
 from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
 from dstransformer.training.automatic import settle
 from dstransformer.training.checkpoints.format import Checkpoint, Cost
@@ -131,6 +132,8 @@ def _start(request: TrainRequest, setup: Setup, checkpoint: Checkpoint | None, s
     provenance = describe_provenance(request, setup, stored, world)
     for line in describe_run(setup, provenance["hardware"]):
         tracker.emit(Message(line))
+    for note in Task.build(setup.corpus.manifest, setup.config.validation).notes if world.is_rank0 else ():
+        logger.warning(note)
     if checkpoint is not None and stored is not None and world.is_rank0:
         warn_if_layout_differs(checkpoint, setup.initial_state)
         warn_if_hardware_differs(checkpoint, stored, provenance["hardware"])

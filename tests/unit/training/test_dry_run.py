@@ -221,6 +221,12 @@ def test_the_command_predicts_the_time_of_an_update_on_the_named_gpu(
     assert json.loads(capsys.readouterr().out)["update_seconds"] is None
 
 
+def test_a_code_of_no_language_is_warned_of(run: Path) -> None:
+    manifest = run.parent / "corpus" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "tgt_lang": "xx"}))
+    assert [line for line in plan(run).warnings if line.startswith("'xx' is not a language code: BLEU takes")]
+
+
 def test_a_request_takes_the_names_of_folders(run: Path) -> None:
     names: Any = {"corpus": str(run.parent / "corpus"), "run": str(run), "init": str(run), "resume": run / "checkpoint"}
     request = TrainRequest("toy", **names)
