@@ -314,8 +314,19 @@ def test_the_sources_of_a_corpus_are_datasets_of_the_run(run_folder: Path, store
                 SourceInfo(name="toy", revision="r1", inputs=()),
             ),
             "parts": (
-                PartInfo(name="europarl", weight=2.0, tag=None, read=13, pairs=12, dropped={"empty": 1}),
-                PartInfo(name="back", weight=0.5, tag="<bt>", read=8, pairs=8, dropped={}),
+                PartInfo(
+                    name="europarl",
+                    src_lang="en",
+                    tgt_lang="de",
+                    weight=2.0,
+                    tag=None,
+                    read=13,
+                    pairs=12,
+                    dropped={"empty": 1},
+                ),
+                PartInfo(
+                    name="back", src_lang="en", tgt_lang="de", weight=0.5, tag="<bt>", read=8, pairs=8, dropped={}
+                ),
             ),
         }
     )

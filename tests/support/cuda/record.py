@@ -6,12 +6,20 @@ import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+import dstransformer
+
+#: Where the code lies that may wait for the device.
+_DEEPSPEED = Path(find_spec("deepspeed").submodule_search_locations[0])  # type: ignore[index, union-attr]
+_PROJECT = Path(dstransformer.__file__).parent
 
 #: What the caching allocator rounds the size of a tensor up to.
 ALLOCATION_BYTES = 512
@@ -145,9 +153,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _caller() -> str:
     """The function of the project or of DeepSpeed that is running: its file and name."""
     for frame in reversed(traceback.extract_stack()):
-        for package in ("/deepspeed/", "/dstransformer/"):
-            if package in frame.filename and "/accelerator/" not in frame.filename:
-                return f"{package[1:]}{frame.filename.rpartition(package)[2]} {frame.name}"
+        for root in (_DEEPSPEED, _PROJECT):
+            if frame.filename.startswith(f"{root}/") and "/accelerator/" not in frame.filename:
+                return f"{root.name}/{frame.filename.removeprefix(f'{root}/')} {frame.name}"
     return "elsewhere"
 
 

@@ -16,7 +16,7 @@ from dstransformer.errors import ConfigError
 
 
 def part(name: str, pairs: int, weight: float = 1.0) -> PartInfo:
-    return PartInfo(name=name, weight=weight, tag=None, read=pairs, pairs=pairs)
+    return PartInfo(name=name, src_lang="en", tgt_lang="de", weight=weight, tag=None, read=pairs, pairs=pairs)
 
 
 PARTS = [part("a", 100), part("b", 10)]

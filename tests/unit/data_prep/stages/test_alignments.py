@@ -59,17 +59,14 @@ def test_links_follow_their_words_through_cleaning(tmp_path: Path, options: list
     kept = [links for *_, links in PAIRS if links is not None]
     assert linked_words(tmp_path / "corpus") == kept
     manifest = Corpus.open(tmp_path / "corpus").manifest
-    assert manifest.format_version == 9
     assert manifest.splits["train"].links == sum(map(len, kept))
 
 
-def test_a_corpus_without_alignments_stays_in_the_earlier_format(tmp_path: Path, options: list[str]) -> None:
+def test_a_corpus_without_alignments_has_no_links(tmp_path: Path, options: list[str]) -> None:
     at = options.index("--alignments")
     assert build(*options[:at], *options[at + 2 :], "--out", tmp_path / "corpus") == 0
-    text = (tmp_path / "corpus" / "manifest.json").read_text()
-    assert '"format_version": 8' in text
-    assert "links" not in text
-    assert not Corpus.open(tmp_path / "corpus").split("train").is_aligned
+    train = Corpus.open(tmp_path / "corpus").split("train")
+    assert (train.info.links, train.is_aligned) == (None, False)
 
 
 @pytest.mark.parametrize(
