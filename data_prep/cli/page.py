@@ -90,7 +90,7 @@ def _side_names(manifest: Manifest) -> tuple[str, str]:
 
 
 def _words_before_and_after(manifest: Manifest) -> list[Histogram]:
-    """The words of the sentences that cleaning read, and what it kept of them; nothing for trees and older corpora."""
+    """The words of the sentences that cleaning read, and what it kept of them; nothing for trees."""
     before, after = manifest.cleaning.before, manifest.cleaning.after
     if before is None or after is None or manifest.trees:
         return []

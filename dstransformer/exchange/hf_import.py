@@ -121,8 +121,8 @@ def _check_folder(folder: Path) -> None:
             raise DataError(f"{folder} has its weights in several files: save them in one, {WEIGHTS}")
         if name == SOURCE_MODEL and (folder / "tokenizer.json").is_file():
             raise DataError(
-                f"{folder} has no {name}, but a tokenizer.json, which does not hold the SentencePiece models: if an "
-                "earlier `dst export hf` wrote it, export the bundle again"
+                f"{folder} has no {name}, but a tokenizer.json, which does not hold the SentencePiece models: "
+                "copy them into the folder"
             )
         raise DataError(f"{folder} has no {name}: it is not the folder of a MarianMTModel with its MarianTokenizer")
 

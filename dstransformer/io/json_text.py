@@ -77,7 +77,6 @@ def read_record(
     build: Callable[[dict[str, Any]], T],
     *,
     newest: int | None = None,
-    unversioned: int | None = None,
     check: Callable[[dict[str, Any]], None] = lambda _: None,
     nan: bool = False,
     advice: str = "",
@@ -90,7 +89,6 @@ def read_record(
             ``ValidationError`` is one) or ``AttributeError`` that it raises means that the file is damaged.
         newest: The newest format version that this package reads. It also reads all earlier ones. None if the file has
             no format version.
-        unversioned: The version of a file that states none; None if every file states one.
         check: Called before the version is checked. It may raise a ``DataError``.
         nan: See :func:`parse_json`.
         advice: What to do if the file is damaged.
@@ -110,7 +108,7 @@ def read_record(
         raise DataError(f"{path} is damaged (it is not a JSON object){ending}")
     check(record)
     if newest is not None:
-        check_format_version(record.get("format_version", unversioned), newest, path)
+        check_format_version(record.get("format_version"), newest, path)
     try:
         return build(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -123,7 +123,7 @@ def test_an_export_with_fast_tokenizers_comes_back(tmp_path: Path, form: dict[st
 def test_an_earlier_export_without_its_models_is_refused_with_advice(tmp_path: Path) -> None:
     export_hf(random_bundle(tmp_path / "bundle"), tmp_path / "hf")
     (tmp_path / "hf" / "source.spm").unlink()
-    with pytest.raises(DataError, match="if an earlier `dst export hf` wrote it, export the bundle again"):
+    with pytest.raises(DataError, match="does not hold the SentencePiece models: copy them into the folder"):
         import_hf(tmp_path / "hf", tmp_path / "back")
 
 
