@@ -22,7 +22,7 @@ from dstransformer.errors import DataError, UserError
 from dstransformer.io.progress import Advance
 from dstransformer.io.text import is_same_file, writing_lines
 from dstransformer.model import Bundle, Transformer, open_bundle
-from dstransformer.model.guidance import log_weights
+from dstransformer.model.loss import log_weights
 
 logger = logging.getLogger(__name__)
 

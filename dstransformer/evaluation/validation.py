@@ -24,7 +24,7 @@ from dstransformer.evaluation.directions import covered_rows, interleaved, large
 from dstransformer.evaluation.result import Evaluation, Sample
 from dstransformer.evaluation.task import Task
 from dstransformer.model import DTYPES, Transformer
-from dstransformer.model.meta import meta_device
+from dstransformer.model.cost import meta_device
 from dstransformer.model.ops import int8_values
 
 Indices = npt.NDArray[np.int64]

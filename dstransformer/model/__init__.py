@@ -2,12 +2,16 @@
 
 from dstransformer.model.attention_weights import AttentionWeights, attention_weights
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_weights
-from dstransformer.model.flops import training_flops
+from dstransformer.model.cost import (
+    activation_bytes,
+    loss_bytes,
+    parameter_count,
+    recomputed_bytes,
+    training_flops,
+    uses_varlen,
+)
 from dstransformer.model.incremental import IncrementalDecoder
-from dstransformer.model.initialization import zero_residual_branches
 from dstransformer.model.loss import LossSums
-from dstransformer.model.memory import activation_bytes, loss_bytes, recomputed_bytes, uses_varlen
-from dstransformer.model.meta import parameter_count
 from dstransformer.model.ops import DTYPES, Backend, RoundedWeights, check_backend
 from dstransformer.model.transformer import Transformer
 
@@ -31,5 +35,4 @@ __all__ = [
     "save_weights",
     "training_flops",
     "uses_varlen",
-    "zero_residual_branches",
 ]

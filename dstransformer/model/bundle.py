@@ -30,7 +30,7 @@ from dstransformer.errors import ConfigError, DataError, check_format_version, s
 from dstransformer.io.files import file_sha256, read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import product_of
-from dstransformer.model.meta import meta_device
+from dstransformer.model.cost import meta_device
 from dstransformer.model.ops import Backend
 from dstransformer.model.transformer import Transformer
 from dstransformer.parsing.linearise import Linearisation

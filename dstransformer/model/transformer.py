@@ -22,8 +22,7 @@ from dstransformer.config import Activation, ModelConfig, Positions
 from dstransformer.data import BOS_ID
 from dstransformer.data.packing import Links, Packing
 from dstransformer.model import ops
-from dstransformer.model.guidance import alignment_cross_entropy
-from dstransformer.model.loss import LossSums, r_drop_cross_entropy, smoothed_cross_entropy
+from dstransformer.model.loss import LossSums, alignment_cross_entropy, r_drop_cross_entropy, smoothed_cross_entropy
 
 #: Tables of sinusoids have a multiple of this many rows, so that a new length rarely needs a new table.
 TABLE_STEP = 256
@@ -112,9 +111,14 @@ class Transformer(nn.Module):
         if self.output_bias is not None:
             nn.init.zeros_(self.output_bias)
 
-    @property
-    def _src_weight(self) -> Tensor:
-        return self._in_use(self.embedding if self.src_embedding is None else self.src_embedding)
+    def zero_residual_branches(self) -> None:
+        """Let the output of each sub-layer begin at zero (Zhang et al., 2019): ``W_O`` and ``W_2`` become 0.
+
+        So a layer begins as its layer norms alone, or with norms before its sub-layers as the identity.
+        """
+        for name, weight in self.named_parameters():
+            if name.endswith((".out.weight", ".outer.weight")):
+                nn.init.zeros_(weight)
 
     @property
     def softmax_weight(self) -> Tensor:
@@ -160,9 +164,7 @@ class Transformer(nn.Module):
 
     @property
     def alignment_layer(self) -> MultiHeadAttention:
-        """The attention whose first head learns alignments: of the penultimate layer (Garg et al., 2019), or the only
-        one.
-        """
+        """The attention whose first head learns alignments: that of the last layer but one (Garg et al., 2019)."""
         layer: DecoderLayer = self.decoder[max(len(self.decoder) - 2, 0)]  # type: ignore[assignment]
         return layer.memory_attention
 
@@ -189,7 +191,8 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor, packing: Packing) -> Tensor:
         """The memory, ``(packing.rows, d_model)``, of what :meth:`source` returns, ``(src_tokens,)``."""
         src, positions = packing.fill(src), packing.fill(packing.positions)
-        x: Tensor = self.src_input(src, positions, packing.max_len, self._src_weight, self.dtype)
+        embedding = self.embedding if self.src_embedding is None else self.src_embedding
+        x: Tensor = self.src_input(src, positions, packing.max_len, self._in_use(embedding), self.dtype)
         for layer in self.encoder:
             x = self._run_layer(layer, x, packing)
         return x if self.encoder_norm is None else self.encoder_norm(x)

@@ -19,7 +19,7 @@ from dstransformer.data.loader import Update
 from dstransformer.data.plan import deal
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.errors import ConfigError
-from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer, zero_residual_branches
+from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer
 from dstransformer.training.checkpoints.format import EngineState, Snapshot
 from dstransformer.training.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
 from dstransformer.training.muon import Muon
@@ -170,7 +170,7 @@ class Engine:
             int8_weights=config.training.int8_weights,
         )
         if config.training.zero_init_residual:
-            zero_residual_branches(model)
+            model.zero_residual_branches()
         return model
 
     def _build_rounded_weights(self, dtype: torch.dtype) -> Callable[[], AbstractContextManager[None]]:

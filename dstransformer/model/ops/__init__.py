@@ -3,7 +3,7 @@
 - ``reference``: each operation in plain PyTorch. This defines the result.
 - ``rounding``: weights in the precision of the computation, and of 8 bits.
 - ``dispatch``: chooses the implementation of each operation.
-- ``cpu_products``, ``cpu_rows``, ``cpu_attention``: oneDNN and the compiled CPU kernels of ``library``.
+- ``cpu``: oneDNN, and the compiled CPU kernels of ``library``.
 - ``gpu_loss``, ``gpu_norm``: the Triton kernels of a GPU, in ``gpu_…_kernels``. ``gpu_library`` says if they can run.
 - ``varlen``: PyTorch's variable-length attention on a GPU.
 - ``caches``: keys and values of a decoder that computes one position at a time.

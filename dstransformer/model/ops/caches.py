@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dstransformer.data.packing import Packing
-from dstransformer.model.ops.cpu_attention import attend_memory, attend_path
+from dstransformer.model.ops.cpu import attend_memory, attend_path
 from dstransformer.model.ops.reference import HeadShape, additive_mask, attention_product, split_heads
 
 #: Initial capacity of a padded cache, in positions, a multiple of 8 for the mask; it doubles when it is full.

@@ -1,7 +1,7 @@
 """The operations of the model, and the choice of the implementation of each, which is made only here.
 
 :mod:`dstransformer.model.ops.reference` has the formulas. On a CPU, compiled kernels and oneDNN replace most of them
-(``cpu_*``); on a GPU, Triton kernels do (``gpu_*``), and flash attention replaces attention (``varlen``). Modules with
+(``cpu``); on a GPU, Triton kernels do (``gpu_*``), and flash attention replaces attention (``varlen``). Modules with
 Triton kernels are imported when they are first used, because only machines with a GPU have Triton.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dstransformer.config import Activation
 from dstransformer.data.packing import Packing
-from dstransformer.model.ops import cpu_attention, cpu_products, cpu_rows, gpu_library, reference, varlen
+from dstransformer.model.ops import cpu, gpu_library, reference, varlen
 from dstransformer.model.ops.caches import Caches, PackedCaches, PaddedCaches
 from dstransformer.model.ops.library import LANES, can_compute
 from dstransformer.model.ops.reference import HeadShape
@@ -38,7 +38,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: Activa
     relu = activation == "relu"
     if can_compute(x):
         bias = None if bias is None else rounded(bias, x.dtype)
-        return cpu_products.linear(x, rounded(weight, x.dtype), bias, relu=relu)
+        return cpu.linear(x, rounded(weight, x.dtype), bias, relu=relu)
     if weight.dtype != x.dtype:
         return reference.mixed_linear(x, weight, bias, relu=relu)
     return reference.linear(x, weight, bias, relu=relu)
@@ -62,8 +62,8 @@ def prepare_linear(
     if not can_compute(weight):
         return lambda x: reference.linear(x, weight, bias, relu=relu)
     if repeated:
-        return cpu_products.prepare_linear(weight, bias, relu=relu)
-    return lambda x: cpu_products.multiply(x, weight, bias, relu=relu)
+        return cpu.prepare_linear(weight, bias, relu=relu)
+    return lambda x: cpu.multiply(x, weight, bias, relu=relu)
 
 
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
         ``(out_features, in_features)``, in fp32 for fp16, and on a GPU for bf16 too.
     """
     if can_compute(grad, x):
-        return cpu_products.weight_gradient(grad, x)
+        return cpu.weight_gradient(grad, x)
     return reference.weight_gradient(grad, x)
 
 
@@ -98,7 +98,7 @@ def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, 
         return gpu_norm.residual_norm(x, y, gain, bias, eps, p)
     gain, bias = rounded(gain, x.dtype), rounded(bias, x.dtype)
     if x.shape[-1] % LANES == 0 and can_compute(x, y, gain):
-        return cpu_rows.residual_norm(x, y, gain, bias, eps, p)
+        return cpu.residual_norm(x, y, gain, bias, eps, p)
     return reference.residual_norm(x, y, gain, bias, eps, p)
 
 
@@ -124,7 +124,7 @@ def cross_entropy(
     if gradient_scale != 1.0 or not can_compute(logits):
         return reference.cross_entropy(logits, targets, label_smoothing, gradient_scale)
     tokens = targets.numel()
-    loss, nll = cpu_rows.cross_entropy_(logits[:tokens], targets, label_smoothing)
+    loss, nll = cpu.cross_entropy_(logits[:tokens], targets, label_smoothing)
     logits[tokens:] = 0.0
     return loss.sum(), nll.sum(), logits
 
@@ -167,7 +167,7 @@ def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tenso
         exponentials of all logits of a row, ``(rows,)`` fp32.
     """
     if can_compute(logits):
-        return cpu_rows.best_pieces(logits, first, end, count)
+        return cpu.best_pieces(logits, first, end, count)
     if logits.is_cuda:
         return reference.best_pieces_in_few_kernels(logits, first, end, count)
     return reference.best_pieces(logits, first, end, count)
@@ -201,7 +201,7 @@ def attention(
     if backend != "padded" and varlen.can_compute(queries, shape, p):
         return varlen.attention(queries, keys_values, packing, key_packing, shape)
     if backend == "auto" and p == 0.0 and can_compute(queries):
-        return cpu_attention.attention(queries, keys_values, packing, key_packing, shape)
+        return cpu.attention(queries, keys_values, packing, key_packing, shape)
     return reference.attention(queries, keys_values, packing, key_packing, shape, p)
 
 

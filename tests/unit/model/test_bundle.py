@@ -17,7 +17,7 @@ from dstransformer.config import load_config
 from dstransformer.data import Corpus
 from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer, open_bundle, save_bundle
-from dstransformer.model.meta import meta_device
+from dstransformer.model.cost import meta_device
 from dstransformer.training.checkpoints.averaging import average_weights
 
 SMALL = ["model.num_layers=1", "model.d_model=16", "model.d_ff=16", "model.num_heads=2", "model.d_k=8", "model.d_v=8"]

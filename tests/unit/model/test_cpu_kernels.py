@@ -15,7 +15,7 @@ from dstransformer.config import load_config
 from dstransformer.data.packing import Packing, fill_rows
 from dstransformer.decoding import Ensemble, Hypothesis, beam_search
 from dstransformer.model import Transformer, ops
-from dstransformer.model.ops import cpu_attention, cpu_rows, library
+from dstransformer.model.ops import cpu, library
 
 from_lengths = Packing.from_lengths
 
@@ -48,7 +48,7 @@ def test_self_attention(dtype: torch.dtype, tolerance: float, widths: tuple[int,
     shape, packing = ops.HeadShape(*widths, causal), from_lengths(LENGTHS)
     key_width, value_width = shape.heads * shape.d_k, shape.heads * shape.d_v
     qkv = draw(packing.tokens, 2 * key_width + value_width, dtype=dtype)
-    out = cpu_attention.attention(qkv, None, packing, packing, shape)
+    out = cpu.attention(qkv, None, packing, packing, shape)
     grad = torch.randn_like(out)
     out.backward(grad)
     reference = exact(qkv)
@@ -68,7 +68,7 @@ def test_attention_over_the_memory(dtype: torch.dtype, tolerance: float, widths:
     )
     key_width, value_width = shape.heads * shape.d_k, shape.heads * shape.d_v
     q, kv = draw(packing.tokens, key_width, dtype=dtype), draw(keys.tokens, key_width + value_width, dtype=dtype)
-    out = cpu_attention.attention(q, kv, packing, keys, shape)
+    out = cpu.attention(q, kv, packing, keys, shape)
     grad = torch.randn_like(out)
     out.backward(grad)
     exact_q, exact_kv = exact(q), exact(kv)
@@ -85,7 +85,7 @@ def test_long_sentences_and_more_threads_than_sentences(causal: bool) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(9)
-        out = cpu_attention.attention(qkv, None, packing, packing, shape)
+        out = cpu.attention(qkv, None, packing, packing, shape)
         grad = torch.randn_like(out)
         out.backward(grad)
     finally:
@@ -115,7 +115,7 @@ def test_attention_ignores_filler_and_leaves_it_zero(over_memory: bool) -> None:
         longer.requires_grad_()
 
     def attended(parts: list[Tensor]) -> Tensor:
-        return cpu_attention.attention(parts[0], parts[1] if over_memory else None, packing, keys, shape)
+        return cpu.attention(parts[0], parts[1] if over_memory else None, packing, keys, shape)
 
     expected, out = attended([tensor for _, tensor in tensors]), attended(filled)
     grad = torch.randn_like(expected)
@@ -132,7 +132,7 @@ def test_attention_ignores_filler_and_leaves_it_zero(over_memory: bool) -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_residual_norm(dtype: torch.dtype, tolerance: float, dropout: float) -> None:
     tensors = [draw(300, 64, dtype=dtype), draw(300, 64, dtype=dtype), draw(64, dtype=dtype), draw(64, dtype=dtype)]
-    out = cpu_rows.residual_norm(*tensors, 1e-6, dropout)
+    out = cpu.residual_norm(*tensors, 1e-6, dropout)
     grad = torch.randn_like(out)
     out.backward(grad)
     x, y, gain, bias = map(exact, tensors)
@@ -152,7 +152,7 @@ def test_the_dropout_mask_has_the_given_rate_and_follows_the_seed(dropout: float
         drawn = []
         for _ in range(2):
             x, y = torch.randn(2000, 512), torch.randn(2000, 512).requires_grad_()
-            cpu_rows.residual_norm(x, y, torch.ones(512), torch.zeros(512), 1e-6, dropout).backward(x)
+            cpu.residual_norm(x, y, torch.ones(512), torch.zeros(512), 1e-6, dropout).backward(x)
             assert y.grad is not None
             drawn.append(y.grad != 0)
         return drawn
@@ -172,7 +172,7 @@ def test_the_dropout_mask_has_the_given_rate_and_follows_the_seed(dropout: float
 def test_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> None:
     logits, targets = (torch.randn(70, pieces) * 3).to(dtype), torch.randint(0, pieces, (70,))
     reference = exact(logits)
-    loss, nll = cpu_rows.cross_entropy_(logits, targets, 0.1)
+    loss, nll = cpu.cross_entropy_(logits, targets, 0.1)
     expected = F.cross_entropy(reference, targets, reduction="none", label_smoothing=0.1)
     expected.sum().backward()
     assert_near(loss, expected, 1e-5)
@@ -184,11 +184,9 @@ def test_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> Non
 def test_nan_propagates(dtype: torch.dtype) -> None:
     broken = torch.full((4, 64), float("nan"), dtype=dtype)
     sound = torch.ones(4, 64, dtype=dtype)
-    normed = cpu_rows.residual_norm(broken, sound, sound[0], sound[0], 1e-6, 0.1)
-    attended = cpu_attention.attention(
-        broken, None, from_lengths([4]), from_lengths([4]), ops.HeadShape(2, 8, 16, True)
-    )
-    loss, nll = cpu_rows.cross_entropy_(broken, torch.zeros(4, dtype=torch.long), 0.1)
+    normed = cpu.residual_norm(broken, sound, sound[0], sound[0], 1e-6, 0.1)
+    attended = cpu.attention(broken, None, from_lengths([4]), from_lengths([4]), ops.HeadShape(2, 8, 16, True))
+    loss, nll = cpu.cross_entropy_(broken, torch.zeros(4, dtype=torch.long), 0.1)
     assert torch.stack([tensor.isnan().all() for tensor in (normed, attended, loss, nll, broken)]).all()
 
 
@@ -232,11 +230,11 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         torch.set_num_threads(threads)
         torch.manual_seed(1)
         own = logits.clone()
-        normed = cpu_rows.residual_norm(qkv, qkv, torch.ones(192), torch.zeros(192), 1e-6, 0.1)
+        normed = cpu.residual_norm(qkv, qkv, torch.ones(192), torch.zeros(192), 1e-6, 0.1)
         return (
             normed,
-            cpu_attention.attention(qkv, None, packing, packing, shape),
-            *cpu_rows.cross_entropy_(own, targets, 0.1),
+            cpu.attention(qkv, None, packing, packing, shape),
+            *cpu.cross_entropy_(own, targets, 0.1),
             own,
         )
 
@@ -256,20 +254,18 @@ def test_the_default_dtype_of_pytorch_changes_nothing(default: torch.dtype) -> N
 
     def compute() -> tuple[Tensor, ...]:
         torch.manual_seed(1)
-        hidden = ops.linear(cpu_rows.residual_norm(qkv, qkv, ones, ones, 1e-6, 0.1), weights, ones, activation="relu")
-        attended = cpu_attention.attention(hidden, None, packing, packing, shape)
+        hidden = ops.linear(cpu.residual_norm(qkv, qkv, ones, ones, 1e-6, 0.1), weights, ones, activation="relu")
+        attended = cpu.attention(hidden, None, packing, packing, shape)
         gradients = torch.autograd.grad(attended.square().sum(), [qkv, weights])
         logits = hidden.detach().clone()
         paths = torch.zeros(packing.tokens, 1, dtype=torch.int32)
         return (
             attended,
             *gradients,
-            *cpu_rows.best_pieces(logits, 3, 190, 5),
-            *cpu_rows.cross_entropy_(logits, targets, 0.1),
-            cpu_attention.attend_memory(
-                hidden[:, :64].detach(), memory, packing.cu, packing.cu[:-1], packing.cu[1:], shape
-            ),
-            cpu_attention.attend_path([hidden.detach()], paths, shape),
+            *cpu.best_pieces(logits, 3, 190, 5),
+            *cpu.cross_entropy_(logits, targets, 0.1),
+            cpu.attend_memory(hidden[:, :64].detach(), memory, packing.cu, packing.cu[:-1], packing.cu[1:], shape),
+            cpu.attend_path([hidden.detach()], paths, shape),
         )
 
     expected, before = compute(), torch.get_default_dtype()
@@ -285,7 +281,7 @@ def test_the_default_dtype_of_pytorch_changes_nothing(default: torch.dtype) -> N
 @pytest.mark.parametrize(("pieces", "first", "end"), [(8000, 3, 8000), (101, 3, 97), (40, 17, 33)])
 def test_best_pieces(dtype: torch.dtype, pieces: int, first: int, end: int) -> None:
     logits = (torch.stack([torch.randperm(pieces) for _ in range(37)]) * (8 / pieces)).to(dtype)
-    best, places, log_mass = cpu_rows.best_pieces(logits, first, end, 8)
+    best, places, log_mass = cpu.best_pieces(logits, first, end, 8)
     assert torch.equal(best, logits[:, first:end].float().topk(8).values)
     assert torch.equal(logits.float().gather(1, places), best)
     assert all(len(set(row)) == 8 and first <= min(row) and max(row) < end for row in places.tolist())
@@ -293,7 +289,7 @@ def test_best_pieces(dtype: torch.dtype, pieces: int, first: int, end: int) -> N
 
 
 def test_ties_go_to_the_first_pieces() -> None:
-    best, places, _ = cpu_rows.best_pieces(torch.zeros(1, 100), 5, 100, 4)
+    best, places, _ = cpu.best_pieces(torch.zeros(1, 100), 5, 100, 4)
     assert places.tolist() == [[5, 6, 7, 8]]
     assert best.tolist() == [[0.0] * 4]
 
@@ -305,7 +301,7 @@ def test_a_row_attends_to_its_path(heads: int, d_k: int, d_v: int, dtype: torch.
     counts = [3, 7, 5, 9, *[6] * 16, 8]
     past = [torch.randn(count, heads * (2 * d_k + d_v)).to(dtype) for count in counts]
     path = torch.stack([torch.randint(count, (8,)) for count in counts[:-1]] + [torch.arange(8)], dim=1).int()
-    out = cpu_attention.attend_path(past, path, shape)
+    out = cpu.attend_path(past, path, shape)
     for row, steps in enumerate(path.tolist()):
         on_path = torch.stack([position[step] for position, step in zip(past, steps, strict=True)]).float()
         widths = [heads * d_k, heads * d_k, heads * d_v]
@@ -324,7 +320,7 @@ def test_rows_attend_to_the_memory_of_their_sentence(
     queries = torch.randn(7, heads * d_k).to(dtype)
     sentences = [(range(1), 4, 21), (range(1, 5), 21, 22), (range(5, 7), 25, 30)]
     row_cu, begins, ends = (torch.tensor(part, dtype=torch.int32) for part in ([0, 1, 5, 7], [4, 21, 25], [21, 22, 30]))
-    out = cpu_attention.attend_memory(queries, memory, row_cu, begins, ends, shape)
+    out = cpu.attend_memory(queries, memory, row_cu, begins, ends, shape)
     for rows, begin, end in sentences:
         keys, values = memory[begin:end].float().split([heads * d_k, heads * d_v], dim=1)
         q = queries[rows.start : rows.stop].float()

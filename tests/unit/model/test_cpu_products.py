@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from dstransformer.config import Activation
 from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer, ops
-from dstransformer.model.ops import cpu_products, library, reference
+from dstransformer.model.ops import cpu, library, reference
 
 
 @pytest.fixture(autouse=True)
@@ -24,13 +24,13 @@ def _compiled() -> None:
 
 def watch_kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the names of the kernels that run."""
-    names, call = [], cpu_products.call
+    names, call = [], cpu.call
 
     def watch(kernel: str, like: Tensor, *arguments: Tensor | int | float) -> None:
         names.append(kernel)
         call(kernel, like, *arguments)
 
-    monkeypatch.setattr(cpu_products, "call", watch)
+    monkeypatch.setattr(cpu, "call", watch)
     return names
 
 
@@ -49,7 +49,7 @@ def test_linear(
     width: int,
 ) -> None:
     if not onednn:
-        monkeypatch.setattr(cpu_products, "_has_onednn", lambda _: False)
+        monkeypatch.setattr(cpu, "_has_onednn", lambda _: False)
     tensors = [draw(37, 32, dtype=dtype), draw(width, 32, dtype=dtype), *([draw(width, dtype=dtype)] * biased)]
     out = ops.linear(tensors[0], tensors[1], tensors[2] if biased else None, activation=activation)
     grad = torch.randn_like(out)
@@ -69,8 +69,8 @@ def test_linear(
 @pytest.mark.parametrize("rows", [1, 15, 256, 300])
 @pytest.mark.parametrize(("outs", "ins"), [(8, 32), (3, 64), (150, 288)])
 def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int) -> None:
-    monkeypatch.setattr(cpu_products, "is_faster_than_mkl", lambda: True)
-    monkeypatch.setattr(cpu_products, "MIN_OUTPUTS_PER_THREAD", 1)
+    monkeypatch.setattr(cpu, "is_faster_than_mkl", lambda: True)
+    monkeypatch.setattr(cpu, "MIN_OUTPUTS_PER_THREAD", 1)
     kernels = watch_kernels(monkeypatch)
     grad, x = torch.randn(rows, outs), torch.randn(ins, rows).t()
     results = []
@@ -95,7 +95,7 @@ def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: i
 def test_gradient_of_weights_falls_back_to_pytorch(
     monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int, dtype: torch.dtype, is_faster_than_mkl: bool
 ) -> None:
-    monkeypatch.setattr(cpu_products, "is_faster_than_mkl", lambda: is_faster_than_mkl)
+    monkeypatch.setattr(cpu, "is_faster_than_mkl", lambda: is_faster_than_mkl)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     kernels = watch_kernels(monkeypatch)
     grad, x = torch.randn(rows, outs).to(dtype), torch.randn(rows, ins).to(dtype)
@@ -136,7 +136,7 @@ def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("onednn", [True, False])
 def test_nan_passes_relu(monkeypatch: pytest.MonkeyPatch, onednn: bool, width: int, dtype: torch.dtype) -> None:
     if not onednn:
-        monkeypatch.setattr(cpu_products, "_has_onednn", lambda _: False)
+        monkeypatch.setattr(cpu, "_has_onednn", lambda _: False)
     x, weight = draw(8, 16, dtype=dtype), draw(width, 16, dtype=dtype)
     broken = x.detach().clone()
     broken[3, 5] = math.nan
@@ -181,15 +181,15 @@ def test_filler_changes_nothing(kernels: str, attention_dropout: float, monkeypa
 @pytest.mark.slow
 def test_products_have_few_distinct_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN caches code for each number of rows for the life of the process."""
-    if not cpu_products._has_onednn(torch.float32):
+    if not cpu._has_onednn(torch.float32):
         pytest.skip("this PyTorch has no oneDNN products")
-    met, multiply = set(), cpu_products._onednn_linear
+    met, multiply = set(), cpu._onednn_linear
 
     def record(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         met.add(x.shape[0])
         return multiply(x, weight, bias)
 
-    monkeypatch.setattr(cpu_products, "_onednn_linear", record)
+    monkeypatch.setattr(cpu, "_onednn_linear", record)
     model = Transformer(tiny_config(), VOCAB, 0.1)
     for longer in range(64):
         pairs = draw_pairs((*[(50, 50)] * 19, (50 + longer, 113 - longer)))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 
-from dstransformer.model import Transformer, zero_residual_branches
+from dstransformer.model import Transformer
 
 
 def build(norm: str) -> Transformer:
@@ -17,7 +17,7 @@ def build(norm: str) -> Transformer:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_only_the_last_matrix_of_each_sub_layer_begins_at_zero(norm: str) -> None:
     zeroed, usual = build(norm), build(norm)
-    zero_residual_branches(zeroed)
+    zeroed.zero_residual_branches()
     changed = set()
     for (name, weight), expected in zip(zeroed.named_parameters(), usual.parameters(), strict=True):
         if not torch.equal(weight, expected):
@@ -29,7 +29,7 @@ def test_only_the_last_matrix_of_each_sub_layer_begins_at_zero(norm: str) -> Non
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_a_layer_begins_as_its_norms(norm: str) -> None:
     model = build(norm)
-    zero_residual_branches(model)
+    model.zero_residual_branches()
     _, packing = pack([src for src, _ in draw_pairs()])
     x = torch.randn(packing.rows, model.config.d_model)
     out = model.encoder[0](x, packing)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from dstransformer.model import loss as loss_module
 from dstransformer.model import ops
 from dstransformer.model.loss import smoothed_cross_entropy
-from dstransformer.model.ops import cpu_products
+from dstransformer.model.ops import cpu
 
 TOKENS, WIDTH, ROWS = 23, 32, 31
 
@@ -34,8 +34,8 @@ def draw() -> tuple[Tensor, Tensor, Tensor]:
 def test_loss_and_gradients_equal_pytorchs_cross_entropy(
     epsilon: float, own_products: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_products, "is_faster_than_mkl", lambda: own_products)
-    monkeypatch.setattr(cpu_products, "MIN_OUTPUTS_PER_THREAD", 1)
+    monkeypatch.setattr(cpu, "is_faster_than_mkl", lambda: own_products)
+    monkeypatch.setattr(cpu, "MIN_OUTPUTS_PER_THREAD", 1)
     hidden, weight, targets = draw()
     expected = F.cross_entropy(hidden @ weight.t(), targets, reduction="sum", label_smoothing=epsilon)
     (expected * 0.37).backward()

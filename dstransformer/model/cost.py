@@ -1,18 +1,89 @@
-"""Memory of a micro-batch on a GPU: a formula of the architecture and of its tokens.
+"""What a model costs: its weights, the operations of an update, and the memory of a micro-batch on a GPU.
 
-It holds for a CUDA device in half precision with attention over packed sentences (``varlen``) and the Triton kernels. A
-test compares it with updates of the real engine.
+All follow from the architecture and the lengths of sentences; no model with values is built. Tests compare them with
+real models and updates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
 from dstransformer.config import ModelConfig, Precision
+from dstransformer.data.plan import LengthSums
 from dstransformer.model.loss import CHUNK_LOGITS
 from dstransformer.model.ops.gpu_library import MIN_ELEMENTS
 from dstransformer.model.ops.varlen import MAX_WIDTH, Backend
+from dstransformer.model.transformer import Transformer
 
 #: Bytes of a number that the model computes with, of one in fp32, and of an element of a dropout mask.
 _HALF, _SINGLE, _MASK = 2, 4, 1
+
+
+@contextmanager
+def meta_device() -> Iterator[None]:
+    """Models built in this context have parameters with names and shapes, but without values and memory."""
+    with torch.device("meta"), _SkipInitialisation():
+        yield
+
+
+class _SkipInitialisation(TorchFunctionMode):
+    """Skips random initialisation.
+
+    On the meta device it has no effect, but PyTorch imports its compiler to find that out, which takes seconds.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call the function unless it draws initial values."""
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return given["tensor"]
+        return args[0] if func in (Tensor.uniform_, Tensor.normal_) else func(*args, **given)
+
+
+@cache
+def parameter_count(config: ModelConfig, vocab_size: int, src_vocab_size: int | None = None) -> int:
+    """Number of weights of a model, counted without building them; for the sizes see :class:`Transformer`."""
+    with meta_device():
+        model = Transformer(config, vocab_size, src_vocab_size=src_vocab_size)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def training_flops(config: ModelConfig, rows: int, sums: LengthSums) -> int:
+    """Operations of forward and backward pass: two for each multiply-add of a matrix product on real tokens.
+
+    Counted are the projections and feed-forward networks of all layers, the two products of each attention (section
+    3.2) for the pairs of query and key that see each other, and the product before the softmax. The causal mask hides
+    half of the decoder's self-attention, and that half is not counted. Nor are padding, embedding look-ups, norms,
+    softmax, activations, dropout, what a program recomputes to save memory, and the optimizer: they are work of an
+    implementation, or negligible next to the products. In the backward pass a product has two gradients, each a
+    product of the same size.
+
+    Args:
+        config: The architecture.
+        rows: Rows of the softmax matrix, ``config.embedding_rows(vocab_size)``.
+        sums: The sentence pairs.
+    """
+    keys, values = config.num_heads * config.d_k, config.num_heads * config.d_v
+    queries_and_out = keys_and_values = config.d_model * (keys + values)
+    layer = queries_and_out + keys_and_values + 2 * config.d_model * config.d_ff
+    encoder = layer * sums.src_tokens + (keys + values) * sums.src_src
+    decoder = (layer + queries_and_out) * sums.tgt_tokens + keys_and_values * sums.src_tokens  # and of the memory
+    decoder += (keys + values) * (sums.tgt_tgt + sums.tgt_src)
+    layers = config.encoder_depth * encoder + config.decoder_depth * decoder
+    forward = 2 * (layers + rows * config.d_model * sums.tgt_tokens)
+    return 3 * forward
+
+
+# Memory, on a CUDA device in half precision with attention over packed sentences (``varlen``) and the Triton kernels
 
 
 def uses_varlen(config: ModelConfig, backend: Backend, precision: Precision) -> bool:
