@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from support.data.prep import ENGLISH, GERMAN, build, sentence
-from support.processes.ranks import run_ranks
+from support.training.cases import case, train_cases
+from support.training.runs import losses, trace
 
-WORKER = Path(__file__).with_name("worker.py")
 PAIRS = 400
 COMMON = ["training.max_updates=12", "checkpoint.every_updates=6", "checkpoint.keep_last=9", "model.num_layers=2"]
 COMMON += ["schedule.warmup_steps=4"]
@@ -33,32 +32,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "corpus"
 
 
-def records(run: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == "train"]
-
-
 def test_ranks_stages_and_resumes_compute_the_same(corpus: Path, tmp_path: Path) -> None:
-    cases = [
-        {"name": f"zero{stage}", "overrides": GUIDED, "fragments": [f"zero{stage}", "fp32"]} for stage in (0, 1, 3)
-    ]
-    cases.append({**cases[1], "name": "resumed", "resume": "zero1/checkpoints/step-00000006"})
-    cases.append({"name": "bf16", "overrides": GUIDED, "fragments": ["zero3", "bf16"]})
-    cases.append({"name": "plain", "overrides": UNGUIDED, "fragments": ["zero1", "fp32"], "final": False})
-    (tmp_path / "cases.json").write_text(json.dumps(cases))
-    done = run_ranks(2, str(WORKER), str(tmp_path / "cases.json"), str(corpus), str(tmp_path))
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    whole = records(tmp_path / "zero1")
-    losses = [line["alignment_loss"] for line in whole]
+    cases = [case(f"zero{stage}", *GUIDED, fragments=(f"zero{stage}", "fp32"), final=True) for stage in (0, 1, 3)]
+    cases.append(case("resumed", *GUIDED, resume="zero1/checkpoints/step-00000006"))
+    cases.append(case("bf16", *GUIDED, fragments=("zero3", "bf16")))
+    cases.append(case("plain", *UNGUIDED))
+    train_cases(tmp_path, corpus, cases)
+    whole = tmp_path / "zero1"
     for other in ("zero0", "zero3"):
         for name in ("loss", "alignment_loss"):
-            found = [line[name] for line in records(tmp_path / other)]
-            assert found == pytest.approx([line[name] for line in whole], rel=1e-4)
-    resumed = records(tmp_path / "resumed")
-    assert [(line["loss"], line["alignment_loss"]) for line in resumed] == [
-        (line["loss"], line["alignment_loss"]) for line in whole[6:]
-    ]
-    assert records(tmp_path / "bf16")[-1]["alignment_loss"] == pytest.approx(losses[-1], rel=0.02)
-    plain = records(tmp_path / "plain")[0]
-    assert "alignment_loss" not in plain
-    assert whole[0]["loss"] == pytest.approx(plain["loss"] + 0.5 * losses[0], rel=1e-5)
+            assert trace(tmp_path / other, name) == pytest.approx(trace(whole, name), rel=1e-4)
+    for name in ("loss", "alignment_loss"):
+        assert trace(tmp_path / "resumed", name) == trace(whole, name)[6:]
+    guided = trace(whole, "alignment_loss")
+    assert trace(tmp_path / "bf16", "alignment_loss")[-1] == pytest.approx(guided[-1], rel=0.02)
+    assert losses(whole)[0] == pytest.approx(losses(tmp_path / "plain")[0] + 0.5 * guided[0], rel=1e-5)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-import torch
 from safetensors import safe_open
 from support.models.numerics import LAYOUT_TOLERANCE
-from support.processes.ranks import run_ranks
 from support.tiers import combinations, mark_others
+from support.training.cases import (
+    Layout,
+    assert_same_weights,
+    final_weights,
+    outcome,
+    train_layouts,
+    write_scattered,
+)
+from support.training.runs import losses, trace
 
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
-WORKER = Path(__file__).with_name("worker.py")
+pytestmark = pytest.mark.slow
+
 RANKS, STAGES, PRECISIONS = (1, 2), (0, 1, 2, 3), ("fp32", "bf16", "fp16")
 SAVED_AT, UPDATES, INFINITE = 3, 6, 5
 
@@ -27,105 +33,64 @@ COMMON = [
 ]  # fmt: skip
 
 
-class Layout(NamedTuple):
-    """How a run is computed."""
-
-    ranks: int
-    stage: int
-    precision: str
-
-    def __str__(self) -> str:
-        return f"{self.ranks}x-zero{self.stage}-{self.precision}"
-
-
 ALL = [Layout(*values) for values in itertools.product(RANKS, STAGES, PRECISIONS)]
 
 #: Each from a layout with another number of ranks and another stage, and from itself.
 PAIRS = [(one, Layout(3 - one.ranks, (one.stage + 1) % 4, one.precision)) for one in ALL]
 PAIRS += [(one, one) for one in ALL if one.ranks == 2]
 
-#: The layouts that `make test` trains. The rest is extended.
-FIRST = [one for one in ALL if one.precision == "fp32"] + [Layout(2, 1, "bf16"), Layout(2, 2, "fp16")]
-FIRST += [Layout(1, 2, "bf16"), Layout(1, 3, "fp16")]
-FIRST_PAIRS = [pair for pair in PAIRS if pair[0] in FIRST and pair[0].ranks == 2]
+#: The layouts that `make test` trains: each stage on two ranks, each precision at two stages. The rest is extended.
+FIRST = [Layout(2, 0, "fp32"), Layout(2, 1, "bf16"), Layout(2, 2, "fp16"), Layout(2, 3, "fp32")]
+FIRST += [Layout(1, 2, "bf16"), Layout(1, 3, "fp16"), Layout(1, 0, "fp32")]
+FIRST_PAIRS = [pair for pair in PAIRS if pair[0].ranks == 2 and set(pair) <= set(FIRST)]
 
 
 @pytest.fixture(scope="module")
 def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory, *, extended: bool) -> Path:
-    """A run in each layout, which meets an infinite gradient if it has two ranks, and runs that go on from others."""
+    """A run in each layout, one with an infinite gradient if it has two ranks, and runs that go on from others."""
     out = tmp_path_factory.mktemp("muon")
-    scattered = out / "scattered.json"  # no weight is whole on a rank, and the optimizer takes few at a time
-    zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "sub_group_size": 5000}
-    scattered.write_text(json.dumps({"zero_optimization": zero}))
-
-    def case(name: str, layout: Layout, *, resume: str | None = None, infinite: bool = False) -> dict[str, Any]:
-        stage = str(scattered) if layout.stage == 3 else f"zero{layout.stage}"
-        values = {"name": name, "overrides": COMMON, "fragments": [stage, layout.precision]}
-        return {**values, "resume": resume, "final": False, "infinite": [INFINITE] if infinite else []}
-
     layouts, pairs = (ALL, PAIRS) if extended else (FIRST, FIRST_PAIRS)
-    whole = [(one, case(str(one), one)) for one in layouts]
-    whole += [(one, case(f"{one}-infinite", one, infinite=True)) for one in layouts if one.ranks == 2]
-    step = f"checkpoints/step-{SAVED_AT:08}"
-    resumed = [(one, case(f"{one}-from-{source}", one, resume=f"{source}/{step}")) for one, source in pairs]
-    for cases, ranks in itertools.product((whole, resumed), RANKS):
-        chosen = [values for layout, values in cases if layout.ranks == ranks]
-        if not chosen:
-            continue
-        (out / "cases.json").write_text(json.dumps(chosen))
-        done = run_ranks(ranks, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out))
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    # At stage 3 no weight is whole on a rank, and the optimizer takes few at a time.
+    stage_3 = write_scattered(out, sub_group_size=5000)
+    train_layouts(out, toy_corpus, COMMON, layouts, pairs, saved_at=SAVED_AT, infinite=INFINITE, stage_3=stage_3)
     return out
 
 
-def trace(run: Path, key: str) -> list[float]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line[key] for line in lines if line["kind"] == "train"]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    loaded: dict[str, torch.Tensor] = torch.load(run / "weights.pt")
-    return loaded
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", combinations(ALL, first_tier={(one,) for one in FIRST}), ids=str)
 def test_every_layout_computes_the_same_updates(runs: Path, layout: Layout) -> None:
     found, expected = runs / str(layout), runs / str(Layout(1, 0, "fp32"))
     tolerance = LAYOUT_TOLERANCE["fp32"] if layout.precision == "fp32" else 2e-2
-    assert trace(found, "loss") == pytest.approx(trace(expected, "loss"), rel=tolerance)
+    assert losses(found) == pytest.approx(losses(expected), rel=tolerance)
     assert trace(found, "lr") == trace(expected, "lr")
     if layout.precision != "fp32":  # rounding turns the sign of small gradients, and so the first updates of Adam
         return
-    for name, weight in weights(found).items():
-        wanted = weights(expected)[name]
+    reference = final_weights(expected)
+    for name, weight in final_weights(found).items():
+        wanted = reference[name]
         assert float((weight - wanted).norm()) <= 1e-4 * float(wanted.norm()), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("target", "source"), mark_others(PAIRS, FIRST_PAIRS), ids=str)
 def test_any_layout_goes_on_from_any_other(runs: Path, target: Layout, source: Layout) -> None:
     whole, resumed = runs / str(target), runs / f"{target}-from-{source}"
     tolerance = 0.0 if target == source else LAYOUT_TOLERANCE[target.precision]
-    assert trace(resumed, "loss") == pytest.approx(trace(whole, "loss")[SAVED_AT:], rel=tolerance, abs=0)
+    assert losses(resumed) == pytest.approx(losses(whole)[SAVED_AT:], rel=tolerance, abs=0)
     assert trace(resumed, "lr") == trace(whole, "lr")[SAVED_AT:]
     if target == source:
-        torch.testing.assert_close(weights(resumed), weights(whole), rtol=0, atol=0)
+        assert_same_weights(resumed, whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
     combinations([one for one in ALL if one.ranks == 2], first_tier={(one,) for one in FIRST if one.ranks == 2}),
     ids=str,
 )
 def test_an_infinite_gradient_leaves_weights_and_momentum_alone(runs: Path, layout: Layout) -> None:
-    outcome = json.loads((runs / f"{layout}-infinite" / "outcome.json").read_text())
-    assert outcome == {"step": UPDATES, "unchanged": [True], "diverged": None}
-    assert all(weight.isfinite().all() for weight in weights(runs / f"{layout}-infinite").values())
+    run = runs / f"{layout}-infinite"
+    assert outcome(run) == {"step": UPDATES, "unchanged": [True], "diverged": None}
+    assert all(weight.isfinite().all() for weight in final_weights(run).values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", combinations(ALL, first_tier={(one,) for one in FIRST}), ids=str)
 def test_a_checkpoint_has_a_momentum_for_matrices_and_adams_moments_for_the_rest(runs: Path, layout: Layout) -> None:
     checkpoint = read_checkpoint(runs / str(layout) / "checkpoints" / f"step-{SAVED_AT:08}")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.data.corpora import TEXT
 from support.processes.launching import finish, run_dst, wait_until
-from support.services.devtools import browsing
+from support.services.browser import browsing
 from support.services.serving import Server, read_reply, save_small_bundle, serving
 
 SENTENCES = [*TEXT, "dog", "", "The lazy dog jumps.", "fox fox fox", "  ", "Two men, one house."]

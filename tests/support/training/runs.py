@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 #: Overrides of the preset ``toy`` for a model that trains tens of updates per second on one core.
 TINY = [
@@ -54,10 +55,20 @@ def train_options(corpus: Path, run: Path, *overrides: str) -> list[str]:
     return ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--set", *TWELVE_UPDATES, *overrides]
 
 
+def records(run: Path, *kinds: str) -> list[dict[str, Any]]:
+    """The lines of these kinds in the metrics of a run."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] in kinds]
+
+
+def trace(run: Path, key: str) -> list[Any]:
+    """A metric of each training update that a run logged."""
+    return [line[key] for line in records(run, "train")]
+
+
 def losses(run: Path) -> list[float]:
     """The training losses logged by a run."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines if line["kind"] == "train"]
+    return trace(run, "loss")
 
 
 def latest_state(run: Path) -> dict[str, int | str]:
