@@ -61,6 +61,10 @@ class StorageError(DstError):
     """The file system failed: disk full, permission denied, folder gone. The process exits with 1."""
 
 
+class PeerError(DstError):
+    """Another process of the run has died or does not respond."""
+
+
 class UnreadableError(DataError, StorageError):
     """A file could not be read. It may be intact: it is never skipped as damaged, and reading it again may work."""
 

@@ -3,8 +3,8 @@
 #
 #     launch/exit-status.sh torchrun --nproc-per-node 8 --module -- dstransformer train base --corpus … --run …
 #
-# 143 means: stopped before its end, run me again. Rank 0 writes its status into RUN/exit-status as the run ends. Stop
-# signals are passed on to the launcher. For use in containers, pip installs this script as `dst-exit-status`.
+# 143 means: stopped before its end, run me again. The run writes its status into RUN/end.json as it ends. Stop signals
+# are passed on to the launcher. For use in containers, pip installs this script as `dst-exit-status`.
 set -u
 
 run=
@@ -19,7 +19,8 @@ if [ -z "$run" ]; then
   echo "$0: the command has no --run RUN: name the launcher, and after it dst train with all its options" >&2
   exit 2
 fi
-recorded() { cat "$run/exit-status" 2>/dev/null; }
+recorded() { cat "$run/end.json" 2>/dev/null; }
+is_new() { end=$(recorded) && [ -n "$end" ] && [ "$end" != "$before" ]; } # a run removes the old one as it starts
 
 before=$(recorded)
 "$@" &
@@ -32,15 +33,15 @@ while kill -s 0 "$launcher" 2>/dev/null; do wait "$launcher"; done
 wait "$launcher"
 status=$?
 
-# Rank 0 records every end. On another node the file may take a moment to appear; a run whose launcher was killed saves first.
+# A run records every end. On another node the file may take a moment to appear; a run whose launcher was killed saves first.
 # deepspeed ends with 0 when a signal has killed its process on a node.
 tries=$((status == 0 ? ${DST_EXIT_WAIT:-60} : 10)) # seconds
-while [ "$(recorded)" = "$before" ] && [ $((tries--)) -gt 0 ]; do sleep 1; done
-if [ "$(recorded)" != "$before" ]; then
-  read -r said _ <<<"$(recorded)"
-  if [ "$status" -eq 0 ] || [ "${said:-0}" -ne 0 ]; then status=$said; fi
+while ! is_new && [ $((tries--)) -gt 0 ]; do sleep 1; done
+if is_new; then
+  said=$(sed -n 's/^ *"status": \([0-9]*\),*$/\1/p' <<<"$end")
+  if [ "$status" -eq 0 ] || [ "${said:-0}" -ne 0 ]; then status=${said:-1}; fi
 elif [ "$status" -eq 0 ]; then
-  echo "$0: $1 ended with status 0, but the training has not recorded its end in $run/exit-status: was it killed?" >&2
+  echo "$0: $1 ended with status 0, but the training has not recorded its end in $run/end.json: was it killed?" >&2
   status=1
 fi
 exit "$status"

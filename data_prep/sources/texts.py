@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from gzip import BadGzipFile
 from io import BufferedReader
 from lzma import LZMAError
 from pathlib import Path
@@ -31,7 +30,7 @@ _ZIP_MAGIC = b"PK\x03\x04"
 
 #: Errors of the readers of archives on damaged ones.
 _DAMAGE = (
-    tarfile.TarError, zipfile.BadZipFile, BadGzipFile, EOFError, zlib.error, LZMAError, DamagedDataError,
+    tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, LZMAError, DamagedDataError,
     ValueError, OverflowError, NotImplementedError, RuntimeError,
 )  # fmt: skip
 

@@ -8,9 +8,7 @@ entities and fails on damaged files with assertions.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator, Mapping
-from gzip import BadGzipFile
 
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import DefusedXMLParser, ParseError
@@ -76,7 +74,7 @@ def iter_xml_pairs(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
         raise DataError(
             f"{text}, line {error.position[0]}: truncated or not well-formed XML ({reason}); copy the file again"
         ) from None
-    except (EOFError, BadGzipFile, zlib.error, DamagedDataError):
+    except DamagedDataError:
         line = parser.parser.CurrentLineNumber
         raise DataError(
             f"{text}: the compressed data are truncated or damaged after line {line}; copy the file again"

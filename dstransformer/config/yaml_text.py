@@ -10,9 +10,13 @@ import yaml
 
 from dstransformer.errors import ConfigError, shown
 
-#: A float with an exponent. YAML 1.1 requires a decimal point and a sign in the exponent; this does not.
-_EXPONENT = re.compile(r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
-
+#: Numbers as YAML 1.2 has them, and ``_`` between digits. YAML 1.1 also reads octal ones and base 60, as in ``1:30``,
+#: and requires a decimal point and a sign in an exponent. Longer numbers are text, which is no value of a number.
+_INTEGER = re.compile(r"^[-+]?[0-9][0-9_]{0,99}$")
+_FLOAT = re.compile(
+    r"^[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?$"
+    r"|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"
+)
 
 #: Maximum bytes of a YAML file; the largest configuration has 6,000.
 MAX_BYTES = 2**18
@@ -20,12 +24,9 @@ MAX_BYTES = 2**18
 #: Maximum values of a file. Each repetition by an alias counts.
 MAX_VALUES = 20_000
 
-#: Maximum digits of an integer.
-_MAX_DIGITS = 100
-
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with YAML 1.2 floats, without dates and repeated keys, and with bounds."""
+    """PyYAML's safe loader with YAML 1.2 numbers, without dates and repeated keys, and with bounds."""
 
     def construct_document(self, node: yaml.Node) -> Any:
         """Refuse aliases that repeat a value too often, or within itself, before any value is constructed."""
@@ -33,18 +34,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_document(node)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Refuse an integer that has too many digits, or that YAML 1.1 reads in another base than its writer."""
-        if len(node.value) > _MAX_DIGITS:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"a number has {len(node.value):,} digits, more than {_MAX_DIGITS}", node.start_mark
-            )
-        _check_base(node)
-        return int(super().construct_yaml_int(node))
-
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        """Refuse a number in base 60."""
-        _check_base(node)
-        return float(super().construct_yaml_float(node))
+        """Read an integer in decimal: ``017`` is 17."""
+        return int(self.construct_scalar(node).replace("_", ""))
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a repeated key, of which PyYAML would silently keep the last value."""
@@ -58,21 +49,12 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":int", ":float"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
-
-
-def _check_base(node: yaml.ScalarNode) -> None:
-    """Refuse ``1:30``, which is 90 in YAML 1.1, and ``017``, which is 15."""
-    digits = node.value.lstrip("-+").replace("_", "")
-    base = "60" if ":" in digits else "8" if re.fullmatch("0[0-9]+", digits) else None
-    if base is not None:
-        problem = f"{shown(node.value, quote=False)} is a number in base {base} to YAML; write it in decimal"
-        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
 def _count_values(node: yaml.Node, counted: dict[int, int]) -> int:

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import distributed_c10d
 
 from dstransformer.distributed.launcher import Processes, add_slurm_variables
-from dstransformer.errors import DstError, UserError
+from dstransformer.errors import DstError, PeerError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +55,6 @@ CUDA_VARIABLES = {
 
 #: Exists where an NVIDIA driver is loaded.
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
-
-
-class PeerError(DstError):
-    """Another process has died or does not respond."""
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import bz2
-import gzip
 import io
 import lzma
+import zlib
 from io import BufferedReader
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from dstransformer.errors import ConfigError
 
@@ -20,12 +20,12 @@ ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 #: Maximum bytes of memory for xz. A file states how many it needs; the highest level of xz needs 65 MiB.
 MAX_MEMORY = 2**28
 
-#: Compressed bytes that are unpacked at a time. A decompression bomb makes about 30 MB of them.
-_BLOCK = 1 << 10
+#: Compressed bytes to unpack at a time. A decompression bomb makes about 30 MB of them.
+BLOCK = 1 << 10
 
 
 class DamagedDataError(Exception):
-    """Compressed data are truncated or damaged; the message says which."""
+    """Compressed data are truncated or damaged. The message, such as ``the xz data are damaged``, says which."""
 
 
 def without_ending(name: str) -> str:
@@ -33,13 +33,78 @@ def without_ending(name: str) -> str:
     return next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), name)
 
 
+def format_of(beginning: bytes) -> str | None:
+    """The format of data that begin with these bytes; None if they are not compressed."""
+    return next((name for magic, name in MAGIC.items() if beginning.startswith(magic)), None)
+
+
 def compression_of(file: BufferedReader) -> str | None:
     """The format of an open file, without advancing it; None if it is not compressed."""
-    begin = file.peek(6)
-    return next((name for magic, name in MAGIC.items() if begin.startswith(magic)), None)
+    return format_of(file.peek(6))
 
 
-def decompressed(file: BufferedReader, kind: str) -> BinaryIO:
+class Unpacker:
+    """Unpacks data as they arrive: all parts, one after the other. The last must be complete.
+
+    Args:
+        kind: The format, from :func:`format_of`.
+
+    Raises:
+        ConfigError: The package for zstd is not installed.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._part = _decompressor(kind)
+        self._begun = False  # the current part
+
+    def feed(self, data: bytes) -> bytes:
+        """Unpack more data, :data:`BLOCK` bytes at most. No data is the end.
+
+        Raises:
+            DamagedDataError: The data are truncated or damaged.
+        """
+        if not data and self._begun and not self._part.eof:
+            raise DamagedDataError(f"the {self._kind} data are truncated")
+        unpacked = b""
+        while data:
+            if self._part.eof:
+                self._part, self._begun = _decompressor(self._kind), False
+            if not self._begun and self._kind in ("gzip", "xz") and not (data := data.lstrip(b"\0")):
+                break  # padding between the parts
+            try:
+                unpacked += self._part.decompress(data)
+            except Exception as error:  # each library has its own
+                raise DamagedDataError(f"the {self._kind} data are damaged") from error
+            self._begun = True
+            data = self._part.unused_data
+        return unpacked
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a compressed file."""
+
+    def __init__(self, file: BufferedReader, kind: str) -> None:
+        self._file, self._unpacker = file, Unpacker(kind)
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        while not self._ready:
+            data = self._file.read(BLOCK)
+            self._ready = memoryview(self._unpacker.feed(data))
+            if not data:
+                return 0
+        count = min(len(view), len(self._ready))
+        view[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+
+def decompressed(file: BufferedReader, kind: str) -> BufferedReader:
     """The content of a compressed file: that of all its parts, one after the other.
 
     Args:
@@ -50,62 +115,12 @@ def decompressed(file: BufferedReader, kind: str) -> BinaryIO:
         DamagedDataError: While reading, if the data are truncated or damaged.
         ConfigError: The package for zstd is not installed.
     """
-    if kind == "gzip":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
-    return cast(BinaryIO, BufferedReader(_Parts(file, kind), 1 << 16))
-
-
-class _Parts(io.RawIOBase):
-    """Compressed data, part by part; the last must be complete, which the libraries' own files do not all check."""
-
-    def __init__(self, file: BufferedReader, kind: str) -> None:
-        self._file = file
-        self._kind = kind
-        self._part = _decompressor(kind)
-        self._fed = False  # whether the current part has begun
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        """See ``io.RawIOBase``."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """See ``io.RawIOBase``."""
-        view = memoryview(buffer).cast("B")
-        while not self._ready:
-            if not self._decompress_more():
-                return 0
-        count = min(len(view), len(self._ready))
-        view[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def _decompress_more(self) -> bool:
-        """Decompress another block; False at the end.
-
-        Raises:
-            DamagedDataError: The data are truncated or damaged.
-        """
-        data = b""
-        if self._part.eof:
-            data = self._part.unused_data
-            self._part, self._fed = _decompressor(self._kind), False
-        data = data or self._file.read(_BLOCK)
-        if not data:
-            if self._fed:
-                raise DamagedDataError("are truncated")
-            return False
-        if not self._fed and self._kind == "xz" and not (data := data.lstrip(b"\0")):
-            return True  # padding between the parts
-        try:
-            self._ready = memoryview(self._part.decompress(data))
-        except Exception as error:  # each library has its own
-            raise DamagedDataError("are damaged") from error
-        self._fed = True
-        return True
+    return BufferedReader(_Unpacked(file, kind), 1 << 16)
 
 
 def _decompressor(kind: str) -> Any:
+    if kind == "gzip":
+        return zlib.decompressobj(wbits=31)
     if kind == "xz":
         return lzma.LZMADecompressor(memlimit=MAX_MEMORY)
     if kind == "bzip2":

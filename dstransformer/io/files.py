@@ -152,6 +152,25 @@ def replace_file(path: Path, content: str | bytes) -> None:
         write_durably(aside, content)
 
 
+def move_to_new(path: Path, target: Path) -> None:
+    """Move a file to a place where there is none, atomically.
+
+    Raises:
+        FileExistsError: There is one. The file stays where it was.
+        OSError: It cannot be moved.
+    """
+    try:
+        os.link(path, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        path.replace(target)
+    else:
+        path.unlink()
+
+
 def append_whole(path: Path, text: str, *, create: bool = True) -> None:
     """Append text to a file as UTF-8. If the disk is full, nothing is appended.
 

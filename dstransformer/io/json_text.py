@@ -1,9 +1,8 @@
-"""Reads JSON within bounds of size, depth and digits. Every failure is one error with a message of one line."""
+"""Reads JSON within bounds of size and depth. Every failure is one error with a message of one line."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,16 +18,9 @@ MAX_BYTES = 16 * 2**20
 #: Maximum nesting of objects and lists.
 MAX_DEPTH = 64
 
-#: Maximum digits of an integer. Every integer of that length fits into a float.
-MAX_DIGITS = 300
-
 
 class JsonError(ValueError):
     """A text is not JSON or exceeds a bound. The message, of one line, says how."""
-
-
-class _RepeatedKeyError(ValueError):
-    """An object repeats a key."""
 
 
 def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
@@ -39,14 +31,12 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
         nan: Accept ``NaN`` and ``Infinity``, which Python writes although JSON has no such numbers.
 
     Raises:
-        JsonError: It is not JSON, it is nested more than :data:`MAX_DEPTH` deep, an object repeats a key, a number is
-            beyond a float or has more than :data:`MAX_DIGITS` digits, or an escape is a lone surrogate.
+        JsonError: It is not JSON, it is nested more than :data:`MAX_DEPTH` deep, an object repeats a key, or an escape
+            is a lone surrogate.
     """
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
         content = (_WITH_NAN if nan else _STRICT)(decoded)
-    except _RepeatedKeyError:
-        raise JsonError(_describe_repeat(decoded)) from None
     except JsonError:
         raise
     except UnicodeDecodeError as error:
@@ -86,7 +76,8 @@ def read_record(
     Args:
         path: The file.
         build: Builds the result from the object. A ``KeyError``, ``TypeError``, ``ValueError`` (of which pydantic's
-            ``ValidationError`` is one) or ``AttributeError`` that it raises means that the file is damaged.
+            ``ValidationError`` is one), ``OverflowError`` or ``AttributeError`` that it raises means that the file is
+            damaged.
         newest: The newest format version that this package reads. It also reads all earlier ones. None if the file has
             no format version.
         check: Called before the version is checked. It may raise a ``DataError``.
@@ -111,7 +102,7 @@ def read_record(
         check_format_version(record.get("format_version"), newest, path)
     try:
         return build(record)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({_describe_fault(error)}){ending}") from None
 
 
@@ -134,53 +125,20 @@ _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a repeated key, of which Python's parser would silently keep the last value."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _RepeatedKeyError
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise JsonError(f"repeated key {shown(key)}: state it once")
+        found[key] = value
     return found
-
-
-_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
-
-
-def _describe_repeat(text: str) -> str:
-    """The first key that is repeated in its object, and its line."""
-    objects: list[set[str]] = []
-    for token in _TOKEN.finditer(text):
-        if token[0] == "{":
-            objects.append(set())
-        elif token[0] == "}":
-            objects.pop()
-        elif token[2]:
-            key = json.loads(token[1], strict=False)
-            if key in objects[-1]:
-                line = text.count("\n", 0, token.start()) + 1
-                return f"line {line}: repeated key {shown(key)}: state it once"
-            objects[-1].add(key)
-    raise AssertionError("no repeated key")
-
-
-def _parse_int(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise JsonError(f"a number has {len(digits):,} digits, more than {MAX_DIGITS}")
-    return int(digits)
-
-
-def _parse_float(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise JsonError(f"{shown(text, quote=False)} is too large for a number")
-    return value
 
 
 def _refuse_constant(text: str) -> Any:
     raise JsonError(f"{text} is not a JSON number")
 
 
-_STRICT = json.JSONDecoder(
-    object_pairs_hook=_build_object, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_refuse_constant
-).decode
-_WITH_NAN = json.JSONDecoder(object_pairs_hook=_build_object, parse_int=_parse_int, parse_float=_parse_float).decode
+_STRICT = json.JSONDecoder(object_pairs_hook=_build_object, parse_constant=_refuse_constant).decode
+_WITH_NAN = json.JSONDecoder(object_pairs_hook=_build_object).decode
 
 
 def _check_depth(content: Any) -> None:

@@ -19,7 +19,7 @@ RUN_MARKERS = (RUN_LOCK, "metrics.jsonl")
 
 #: All files that a run writes at the top of its folder.
 RUN_FILES = (
-    *RUN_MARKERS, "config.yaml", "ds_config.json", "exit-status", "tracking.json", "tracking-outbox.jsonl",
+    *RUN_MARKERS, "config.yaml", "ds_config.json", "end.json", "tracking.json", "tracking-outbox.jsonl",
     "tracking-cursor.json", "evaluations.jsonl",
 )  # fmt: skip
 

@@ -7,7 +7,6 @@ import os
 import select
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from io import BufferedReader, BytesIO
@@ -15,24 +14,12 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.io.compression import DamagedDataError, compression_of, decompressed
-from dstransformer.io.files import hold_lock, storage_errors
+from dstransformer.io.compression import BLOCK, DamagedDataError, Unpacker, compression_of, decompressed, format_of
+from dstransformer.io.files import hold_lock, move_to_new, storage_errors
 from dstransformer.io.products import check_text_output
 
-_GZIP_MAGIC = b"\x1f\x8b"
-
-#: The first bytes of files that are mistaken for text, and what to do about each.
-_NOT_TEXT = {
-    b"\xff\xfe\x00\x00": "UTF-32 text: convert it with `iconv -f UTF-32 -t UTF-8`",
-    b"\xff\xfe": "UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`",
-    b"\xfe\xff": "UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`",
-    b"\xfd7zXZ\x00": "compressed by xz: unpack it with `xz -dc`",
-    b"BZh": "compressed by bzip2: unpack it with `bzip2 -dc`",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd: unpack it with `zstd -dc`",
-    b"PK\x03\x04": "a zip archive: unpack it with `unzip`",
-    b"%PDF-": "a PDF document: extract its text first",
-    _GZIP_MAGIC: "gzip inside gzip: unpack it once with `gzip -dc`",
-}
+#: The byte order marks of UTF-16.
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 # Rare in text, common in binary data.
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
@@ -73,7 +60,7 @@ def iter_text(file: BufferedReader, name: str) -> Iterator[str]:
     """
     kind = compression_of(file)
     lines = decompressed(file, kind) if kind else file
-    for line in _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name, kind or "gzip"):
+    for line in _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name):
         if line is not None:
             yield line
 
@@ -85,7 +72,7 @@ def iter_arriving(descriptor: int, name: str) -> Iterator[str | None]:
     after the last pause. At a terminal every line is followed by a pause.
 
     Raises:
-        DataError: The input is empty, holds bytes that are not UTF-8, or its gzip data are damaged.
+        DataError: The input is empty, holds bytes that are not UTF-8, or its compressed data are damaged.
     """
     try:
         yield from _decoded(_arriving(descriptor), name)
@@ -95,7 +82,7 @@ def iter_arriving(descriptor: int, name: str) -> Iterator[str | None]:
 
 def _arriving(descriptor: int) -> Iterator[bytes | None]:
     is_terminal = os.isatty(descriptor)
-    unzip: _Unzip | None = None
+    unpacker: Unpacker | None = None
     unfinished: list[bytes] = []  # parts of the line that is arriving
     waited: float | None = None  # seconds since the first unprocessed line; None if there is none
     first = True
@@ -107,12 +94,12 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
             if not more or waited > MAX_WAIT:
                 yield None
                 waited = None
-        chunk = os.read(descriptor, 1 << 16)
-        if first and chunk[:2] == _GZIP_MAGIC:
-            unzip = _Unzip()
+        chunk = os.read(descriptor, BLOCK if first or unpacker else 1 << 16)
+        if first and (kind := format_of(chunk)) is not None:
+            unpacker = Unpacker(kind)
         first, ended = False, not chunk
-        if unzip is not None:
-            chunk = unzip.end() if ended else unzip.feed(chunk)
+        if unpacker is not None:
+            chunk = unpacker.feed(chunk)
         end = chunk.rfind(b"\n") + 1
         if end:
             yield from BytesIO(b"".join((*unfinished, chunk[:end])))
@@ -127,34 +114,7 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
             return
 
 
-class _Unzip:
-    """Decompresses gzip data as it arrives, member by member."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(wbits=31)
-
-    def feed(self, data: bytes) -> bytes:
-        """Decompress more data."""
-        unpacked = b""
-        while data:
-            if self._member.eof:
-                self._member = zlib.decompressobj(wbits=31)
-            unpacked += self._member.decompress(data)
-            data = self._member.unused_data
-        return unpacked
-
-    def end(self) -> bytes:
-        """Check that the data ends with a complete member.
-
-        Raises:
-            EOFError: The last member is incomplete.
-        """
-        if not self._member.eof:
-            raise EOFError("the last member is incomplete")
-        return b""
-
-
-def _decoded(lines: Iterable[bytes | None], name: str, kind: str = "gzip") -> Iterator[str | None]:
+def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
     number = 0
     try:
         for line in lines:
@@ -170,24 +130,15 @@ def _decoded(lines: Iterable[bytes | None], name: str, kind: str = "gzip") -> It
             yield text.removeprefix("\ufeff") if number == 1 else text
     except DamagedDataError as error:
         where = f" after line {number}" if number else ""
-        raise DataError(f"{name}: the {kind} data {error}{where}; copy the file again") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        if number and isinstance(error, gzip.BadGzipFile) and "Not a gzipped file" in str(error):
-            raise DataError(
-                f"{name}: other bytes follow the gzip data after line {number}; write the file again without them"
-            ) from None
-        what = "are truncated" if isinstance(error, EOFError) else "are damaged"
-        where = f" after line {number}" if number else ""
-        raise DataError(f"{name}: the gzip data {what}{where}; copy the file again") from None
+        raise DataError(f"{name}: {error}{where}; copy the file again") from None
     if number == 0:
         raise DataError(f"{name} is empty: expected one sentence per line")
 
 
 def _decode(line: bytes, name: str, number: int) -> str:
     if number == 1:
-        for beginning, what in _NOT_TEXT.items():
-            if line.startswith(beginning):
-                raise DataError(f"{name} is {what}")
+        if line.startswith(_UTF_16):
+            raise DataError(f"{name} is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`")
         if b"\r" in line[:-1] and not line.endswith(b"\n"):
             raise DataError(f"{name}: its lines end in CR: convert it with `tr '\\r' '\\n'`")
     zeros = line.count(0)
@@ -323,17 +274,13 @@ class _Output:
         if self._target is None or self._aside is None:
             return
         with storage_errors(self._name, full=_FULL_ADVICE):
-            if not self._overwrite:
-                try:
-                    os.link(self._aside, self._target)
-                except FileExistsError:
-                    raise already_exists(self._name) from None
-                except OSError:  # a file system without hard links
-                    if self._target.exists():
-                        raise already_exists(self._name) from None
+            try:
+                if self._overwrite:
+                    self._aside.replace(self._target)
                 else:
-                    return
-            self._aside.replace(self._target)
+                    move_to_new(self._aside, self._target)
+            except FileExistsError:
+                raise already_exists(self._name) from None
             self._aside = None
 
     def close(self) -> None:

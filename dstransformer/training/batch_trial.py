@@ -25,8 +25,8 @@ from dstransformer.data.loader import Position, Update
 from dstransformer.data.plan import Lengths, LengthSums
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.distributed.launcher import Processes, read_processes
-from dstransformer.distributed.world import PeerError, World, join_world
-from dstransformer.errors import DstError
+from dstransformer.distributed.world import World, join_world
+from dstransformer.errors import DstError, PeerError
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator
 from dstransformer.training.available_memory import (

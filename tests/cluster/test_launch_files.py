@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from support.processes.launching import HANG_SECONDS, free_port, run_command, st
 from support.training.runs import TINY, latest_state, losses
 
 from dstransformer.config import compose, load_config
+from dstransformer.distributed.supervision.rank_log import End
 from dstransformer.errors import RUN_AGAIN
 
 LAUNCH = REPOSITORY / "launch"
@@ -163,20 +165,26 @@ def pod_commands(pod: dict[str, Any], corpus: Path, run: Path, *, pods: int, upd
 
 def test_the_wrapper_passes_on_signals_and_takes_no_status_of_an_earlier_run(tmp_path: Path) -> None:
     """A launcher of the same kind as torchrun: it ends with 1 after its ranks have ended with 143."""
-    (tmp_path / "exit-status").write_text("143 1.0\n")
+
+    def record(status: int, time: float) -> str:
+        end = End(status=status, cause="stopped", message='"status": 7', ranks=[], phase="", time=time)
+        return f"echo {shlex.quote(end.model_dump_json(indent=2))} > {tmp_path}/end.json"
+
+    run_command(["sh", "-c", record(143, 1.0)])
     wrapper = [str(LAUNCH / "exit-status.sh"), "bash", "-c"]
     train = ["launcher", "train", "--run", str(tmp_path)]
     assert run_command([*wrapper, "exit 2", *train]).returncode == 2, "the file is of an earlier run"
-    unrecorded = run_command([*wrapper, "exit 0", *train], env={**os.environ, "DST_EXIT_WAIT": "1"})
+    impatient = {**os.environ, "DST_EXIT_WAIT": "1"}
+    unrecorded = run_command([*wrapper, "exit 0", *train], env=impatient)
     assert unrecorded.returncode == 1, "deepspeed ends with 0 after a signal has killed its process on a node"
     assert "has not recorded its end" in unrecorded.stderr
-    recorded = f"echo 0 2.0 > {tmp_path}/exit-status; exit 0"
-    assert run_command([*wrapper, recorded, *train]).returncode == 0
-    assert run_command([*wrapper, f"echo 143 3.0 > {tmp_path}/exit-status; exit 0", *train]).returncode == RUN_AGAIN
+    killed = run_command([*wrapper, f"rm {tmp_path}/end.json; exit 0", *train], env=impatient)
+    assert killed.returncode == 1, "a start removes the file"
+    assert run_command([*wrapper, f"{record(0, 2.0)}; exit 0", *train]).returncode == 0
+    assert run_command([*wrapper, f"{record(143, 3.0)}; exit 0", *train]).returncode == RUN_AGAIN
     assert run_command([*wrapper, "exit 0", *train, "--dry-run"]).returncode == 0
-    (tmp_path / "exit-status").write_text("143 1.0\n")
     assert "the command has no --run RUN" in run_command([*wrapper, "exit 0"]).stderr
-    stopping = f"trap 'echo 143 2.0 > {tmp_path}/exit-status; exit 1' TERM; echo ready; while :; do sleep 0.05; done"
+    stopping = f"trap stop TERM; stop() {{ {record(143, 4.0)}; exit 1; }}; echo ready; while :; do sleep 0.05; done"
     with started([*wrapper, stopping, *train], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"

@@ -164,7 +164,7 @@ def test_the_end_of_a_run_waits_for_a_full_disk(toy_corpus: Path, disk: Path) ->
     assert (run / "bundle" / "model.safetensors").exists()
     assert [(line["step"], line["what"]) for line in unsaved(run)][-1] == (12, "the last checkpoint")
     assert len(losses(run)) == 12
-    assert (run / "exit-status").read_text().split()[0] == "0"
+    assert json.loads((run / "end.json").read_text())["status"] == 0
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_the_end_of_a_run_waits_for_the_disk_of_its_metrics(toy_corpus: Path, di
             outputs = finish_all(ranks)
     assert [rank.returncode for rank in ranks] == ([0, 0] if heals else [1, 1]), outputs
     assert is_finished(run) == heals
-    assert (run / "exit-status").read_text().split()[0] == ("0" if heals else "1")
+    assert json.loads((run / "end.json").read_text())["status"] == (0 if heals else 1)
     if heals:
         assert len(losses(run)) == 12
     else:

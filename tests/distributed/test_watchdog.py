@@ -91,7 +91,7 @@ def test_one_line_names_the_ranks_that_are_gone(
         assert not run.exists()
         return
     assert re.search(rf"ranks? [\d, ]+: update ({update - 1}|{update}), \w+", line), line
-    assert (run / "logs" / "verdict.txt").read_text().strip() in line
+    assert json.loads((run / "end.json").read_text())["message"] in line
     for rank in living:
         log = (run / "logs" / f"rank-{rank:05d}.log").read_text()
         assert f"rank {rank} of {count} on " in log
@@ -111,7 +111,7 @@ def test_a_collective_of_nccl_that_fails_ends_the_run_in_one_line(toy_corpus: Pa
     assert [process.returncode for process in ranks] == [1, 1], outputs
     line = error_of(*outputs)
     assert re.search(r"update 11, update", line), line
-    assert (run / "logs" / "verdict.txt").read_text().strip() in line
+    assert json.loads((run / "end.json").read_text())["message"] in line
     logs = [(run / "logs" / f"rank-{rank:05d}.log").read_text() for rank in range(2)]
     assert all("ended by the watchdog: " in log for log in logs)
     said = "another process of the run has ended or does not respond; see its own message (NCCL error in: "

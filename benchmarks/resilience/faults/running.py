@@ -20,7 +20,7 @@ from benchmarks.resilience.faults.disk import Disk
 from benchmarks.resilience.faults.jobs import DEEPSPEED, PLAIN, TORCHRUN, Job
 from benchmarks.resilience.faults.plan import ASKS, DAMAGE, DISK, SAVE_EVERY, START, VALIDATE_EVERY, Case, Fault
 from benchmarks.resilience.faults.watching import Progress, wait_for_moment
-from dstransformer.distributed.supervision.rank_log import STATUS_NAME
+from dstransformer.distributed.supervision.rank_log import read_end
 from dstransformer.errors import DataError
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
@@ -273,11 +273,8 @@ class CaseRun:
 
     def _recorded_status(self, job: Job) -> list[int | None]:
         """The exit status that the run has recorded, if it has."""
-        with suppress(OSError, ValueError):
-            status, ended = (self._run / STATUS_NAME).read_text().split()
-            if float(ended) > job.began:
-                return [int(status)]
-        return []
+        end = read_end(self._run)
+        return [end.status] if end is not None and end.time > job.began else []
 
     def _damaged_checkpoints(self) -> list[str]:
         """What is wrong with visible checkpoints, each of which must be complete."""

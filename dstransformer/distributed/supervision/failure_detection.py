@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 #: The phase of a process that computes an update, or waits for the data of the next. Others have their own limit.
 UPDATE = "update"
@@ -46,6 +46,21 @@ class Limits(NamedTuple):
     def confirmation(self) -> float:
         """Seconds without a heartbeat that are enough once a connection to some process has broken."""
         return min(self.silence, 4 * self.interval)
+
+
+class Verdict(NamedTuple):
+    """Why supervision ends a run.
+
+    Attributes:
+        cause: What is wrong with the ranks: an error of their own that no other rank has, a hang, silence, death, or a
+            lost connection.
+        ranks: The ranks that are to blame.
+        text: One line that names them, and says where all were.
+    """
+
+    cause: Literal["failed", "hung", "silent", "died", "connection"]
+    ranks: list[int]
+    text: str
 
 
 class RankStatus(NamedTuple):
@@ -90,8 +105,8 @@ class Heartbeat(NamedTuple):
 
 def find_dead(
     known: Mapping[int, Heartbeat], ranks: Collection[int], limits: Limits, now: float, began: float
-) -> str | None:
-    """Find processes that have died, stopped or left. Returns one line that names them; None if there are none.
+) -> Verdict | None:
+    """Find processes that have died, stopped or left. Returns None if there are none.
 
     Args:
         known: What is known of each process; those never heard of are missing.
@@ -107,7 +122,7 @@ def find_dead(
         and now - one.last_progress > limits.confirmation  # the others may get the same error
     ]
     if failed:
-        return f"{name_ranks(failed, known)} {_has(failed)} ended with an error, see there; {describe(known)}"
+        return _blame("failed", failed, "ended with an error, see there", known)
     lost = [rank for rank, one in known.items() if one.status.broken_connection]
     limit = limits.confirmation if lost else limits.silence
     silent = [
@@ -117,11 +132,11 @@ def find_dead(
         and (rank not in known or known[rank].status.phase not in (LEFT, FAILED))
     ]
     if silent and not _may_be_more(known, silent, limits, limit, now):
-        what = "died or stopped" if lost else f"not answered for {limits.silence:g} s (training.silence_seconds)"
-        return f"{name_ranks(silent, known)} {_has(silent)} {what}; {describe(known)}"
+        if lost:
+            return _blame("died", silent, "died or stopped", known)
+        return _blame("silent", silent, f"not answered for {limits.silence:g} s (training.silence_seconds)", known)
     if lost and all(now - known[rank].last_progress > 4 * limits.confirmation for rank in lost):
-        reason = known[lost[0]].status.broken_connection
-        return f"{name_ranks(lost, known)} {_has(lost)} lost a connection ({reason}); {describe(known)}"
+        return _blame("connection", lost, f"lost a connection ({known[lost[0]].status.broken_connection})", known)
     return None
 
 
@@ -142,10 +157,10 @@ def _may_be_more(
     return latest and all(now - known[rank].last_heartbeat <= limit + apart for rank in silent if rank in known)
 
 
-def find_hung(known: Mapping[int, Heartbeat], limits: Limits, now: float) -> str | None:
+def find_hung(known: Mapping[int, Heartbeat], limits: Limits, now: float) -> Verdict | None:
     """Find processes that keep the others waiting for too long: those with the fewest reports.
 
-    Returns one line that names them; None if there are none.
+    Returns None if there are none.
 
     Args:
         known: What is known of all processes.
@@ -162,11 +177,19 @@ def find_hung(known: Mapping[int, Heartbeat], limits: Limits, now: float) -> str
             blamed = [rank for rank, other in behind.items() if not other.status.waits] or list(behind)
             key = "training.hang_seconds" if updating else "training.wait_seconds"
             where = f"update {one.status.update}" if updating else f"{one.status.phase} (update {one.status.update})"
-            return (
-                f"{name_ranks(blamed, known)} {_has(blamed)} been in {where} for more than {limit:g} s ({key}); "
-                f"{describe(known)}"
-            )
+            return _blame("hung", blamed, f"been in {where} for more than {limit:g} s ({key})", known)
     return None
+
+
+def _blame(
+    cause: Literal["failed", "hung", "silent", "died", "connection"],
+    ranks: list[int],
+    what: str,
+    known: Mapping[int, Heartbeat],
+) -> Verdict:
+    """The verdict on ranks that have done ``what``."""
+    has = "has" if len(ranks) == 1 else "have"
+    return Verdict(cause, ranks, f"{name_ranks(ranks, known)} {has} {what}; {describe(known)}")
 
 
 def name_ranks(ranks: Iterable[int], known: Mapping[int, Heartbeat]) -> str:
@@ -187,7 +210,3 @@ def describe(known: Mapping[int, Heartbeat]) -> str:
 def _list(ranks: list[int]) -> str:
     more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:_MAX_NAMED]))}{more}"
-
-
-def _has(ranks: list[int]) -> str:
-    return "has" if len(ranks) == 1 else "have"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.failure_detection import (
@@ -26,20 +26,17 @@ from dstransformer.distributed.supervision.failure_detection import (
     Heartbeat,
     Limits,
     RankStatus,
+    Verdict,
     describe,
     find_dead,
     find_hung,
     name_ranks,
 )
-from dstransformer.distributed.supervision.rank_log import RankLog
+from dstransformer.distributed.supervision.rank_log import LOGS, VERDICTS, RankLog, read_end
 from dstransformer.errors import DstError
-from dstransformer.io.files import storage_errors
 
 #: The exit status of a process that its monitor ends.
 EXIT_STATUS = 1
-
-#: The file in the folder of logs that holds the verdict. The process that creates it prints the verdict too.
-VERDICT_NAME = "verdict.txt"
 
 _VERDICT, _OVERVIEW, _PRINTED = "verdict", "overview", "printed"
 
@@ -62,22 +59,24 @@ class HeartbeatMonitor:
         processes: Rank of this process, and the number of them.
         limits: How long to wait.
         log: The log of this process.
+
+    Attributes:
+        log: The same.
     """
 
     def __init__(self, processes: Processes, limits: Limits, log: RankLog) -> None:
         self._rank = processes.rank
         self._world_size = processes.world_size
         self._limits = limits
-        self._log = log
+        self.log = log
         self._at_end: list[Callable[[], None]] = []
-        self._folder: Path | None = None
         self._store: Any = None
         self._status = RankStatus(platform.node(), 0, "set-up", 0)
         self._number = 0
         self._known: dict[int, Heartbeat] = {}
         self._overview = ""
         self._stopped = threading.Event()
-        self._verdict: str | None = None
+        self._verdict: Verdict | None = None
         self._lock = threading.Lock()
         self._began = self._round = time.monotonic()
 
@@ -95,11 +94,6 @@ class HeartbeatMonitor:
         self._began = self._round = time.monotonic()
         for target in (self._watch, self._watch_rank0):
             threading.Thread(target=target, name=f"heartbeat {target.__name__}", daemon=True).start()
-
-    def open_logs(self, folder: Path) -> None:
-        """Use the folder of logs, which rank 0 has prepared."""
-        self._folder = folder
-        self._log.open(folder)
 
     def __enter__(self) -> HeartbeatMonitor:
         return self
@@ -136,7 +130,7 @@ class HeartbeatMonitor:
     def report(self, update: int, phase: str) -> None:
         """Report what this process does now. Returns at once; the thread writes it."""
         self._status = self._status._replace(update=update, phase=phase, steps=self._status.steps + 1, waits=False)
-        self._log.enter(update, phase)
+        self.log.enter(update, phase)
 
     def enter(self, phase: str) -> None:
         """Report what this process does now, at the same update."""
@@ -154,9 +148,11 @@ class HeartbeatMonitor:
     def wait_for_verdict(self, error: Exception) -> None:
         """After a collective has failed: wait for the verdict on the process that is gone, which ends this process.
 
-        Returns if there is no verdict in time.
+        Returns if there is no verdict in time, and at once if it has waited before.
         """
-        self._log.note(error)
+        if self._status.broken_connection:
+            return
+        self.log.note(error)
         if self._store is not None and not self._stopped.is_set():
             self._status = self._status._replace(broken_connection=str(error)[:500])
             self._stopped.wait(8 * self._limits.confirmation + _END_SECONDS)
@@ -172,9 +168,7 @@ class HeartbeatMonitor:
             except Exception as error:  # the store is on the node of rank 0
                 if not self._stopped.wait(self._limits.confirmation):  # at the end of a run rank 0 may leave first
                     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-                    self._end(
-                        f"{self._name_rank0()} has died, or cannot be reached ({reason}); {self._describe_last_known()}"
-                    )
+                    self._end(self._blame_rank0("died", f"died, or cannot be reached ({reason})"))
                 return
             self._round = time.monotonic()
             if verdict is not None:
@@ -190,10 +184,8 @@ class HeartbeatMonitor:
                 resumed = now
             before = now
             if now - max(self._round, resumed) > self._limits.silence + self._limits.interval:
-                self._end(
-                    f"{self._name_rank0()} has not answered for {self._limits.silence:g} s (training.silence_seconds); "
-                    f"{self._describe_last_known()}"
-                )
+                what = f"not answered for {self._limits.silence:g} s (training.silence_seconds)"
+                self._end(self._blame_rank0("silent", what))
                 return
 
     def _reset_after_suspension(self, now: float) -> None:
@@ -204,7 +196,7 @@ class HeartbeatMonitor:
                 rank: one._replace(last_heartbeat=now, last_progress=now) for rank, one in self._known.items()
             }
 
-    def _find_failure(self) -> str | None:
+    def _find_failure(self) -> Verdict | None:
         """On rank 0, look for a failure of any process; on other ranks, of rank 0. Returns None or a verdict."""
         everyone = range(self._world_size)
         self._read([0, self._rank] if self._rank else everyone)
@@ -219,8 +211,8 @@ class HeartbeatMonitor:
         self._number += 1
         self._store.set(f"rank/{self._rank}", json.dumps([*self._status, self._number]))
 
-    def _read_verdict(self) -> str | None:
-        return self._store.get(_VERDICT).decode() if self._store.check([_VERDICT]) else None
+    def _read_verdict(self) -> Verdict | None:
+        return Verdict(*json.loads(self._store.get(_VERDICT))) if self._store.check([_VERDICT]) else None
 
     def _read(self, ranks: Iterable[int]) -> None:
         """Read the reports of these processes; on rank 0, those that have not reported yet are left out."""
@@ -244,24 +236,23 @@ class HeartbeatMonitor:
         elif self._store.check([_OVERVIEW]):
             self._overview = self._store.get(_OVERVIEW).decode()
 
-    def _name_rank0(self) -> str:
-        return name_ranks([0], self._known)
+    def _blame_rank0(self, cause: Literal["died", "silent"], what: str) -> Verdict:
+        """The verdict on rank 0, with where this process is, and where all were when rank 0 last said so."""
+        where = f"rank {self._rank}: {self._status.describe()}"
+        if self._overview:
+            where += f"; before, {self._overview}"
+        return Verdict(cause, [0], f"{name_ranks([0], self._known)} has {what}; {where}")
 
-    def _describe_last_known(self) -> str:
-        """Where this process is, and where all were when rank 0 last said so."""
-        own = f"rank {self._rank}: {self._status.describe()}"
-        return f"{own}; before, {self._overview}" if self._overview else own
-
-    def _end(self, verdict: str) -> None:
+    def _end(self, verdict: Verdict) -> None:
         """Share the verdict, dump the stacks of this process, and end it."""
         with self._lock:
             if self._verdict is not None or self._stopped.is_set():
                 return
             self._verdict = verdict
-        _attempt(lambda: self._store.set(_VERDICT, verdict), _STORE_SECONDS)
+        _attempt(lambda: self._store.set(_VERDICT, json.dumps(verdict)), _STORE_SECONDS)
         if self._rank == 0:
             self._print_verdict(verdict)
-        _attempt(lambda: self._log.dump_stacks(verdict), _END_SECONDS)
+        _attempt(lambda: self.log.dump_stacks(verdict.text), _END_SECONDS)
         if self._rank == 0:
             for action in tuple(self._at_end):
                 _attempt(action, _END_SECONDS)
@@ -270,38 +261,25 @@ class HeartbeatMonitor:
             self._print_verdict(verdict)
         os._exit(EXIT_STATUS)
 
-    def _print_verdict(self, verdict: str) -> None:
-        """Print the verdict, unless another process has."""
-        if self._folder is not None:
-            first = _attempt(lambda: self._write_verdict(verdict), _END_SECONDS)
-        else:
+    def _print_verdict(self, verdict: Verdict) -> None:
+        """Record and print the verdict, unless another process has."""
+        run = self.log.run
+        if run is None:
             first = _attempt(lambda: bool(self._store.add(_PRINTED, 1) == 1), _STORE_SECONDS)
+        else:
+            first = _attempt(lambda: self._record_verdict(run, verdict), _END_SECONDS)
         if first or (first is None and self._rank <= 1):
-            logs = "" if self._folder is None else f". Stacks of all ranks are in {self._folder}"
+            logs = "" if run is None else f". Stacks of all ranks are in {run / LOGS}"
             with suppress(OSError):
                 sys.stderr.flush()
-                os.write(2, f"dst: error: {verdict}{logs}\n".encode())
+                os.write(2, f"dst: error: {verdict.text}{logs}\n".encode())
 
-    def _write_verdict(self, verdict: str) -> bool:
-        """Write the file of the verdict. Returns whether this process is the first to do so."""
-        assert self._folder is not None
-        try:
-            with (self._folder / VERDICT_NAME).open("x", encoding="utf-8") as file:
-                file.write(f"{verdict}\n")
-        except FileExistsError:
-            return False
-        return True
-
-
-def prepare_logs(folder: Path) -> None:
-    """Make the folder of logs, or remove the verdict of an earlier run from it. Only on rank 0.
-
-    Raises:
-        StorageError: The folder cannot be made, or the file cannot be removed.
-    """
-    with storage_errors(folder):
-        folder.mkdir(exist_ok=True)
-        (folder / VERDICT_NAME).unlink(missing_ok=True)
+    def _record_verdict(self, run: Path, verdict: Verdict) -> bool:
+        """Record the verdict as the end of the run. Returns whether this process is the first with a verdict."""
+        if self.log.record_end(verdict.cause, verdict.text, EXIT_STATUS, verdict.ranks):
+            return True
+        recorded = read_end(run)  # a verdict, or an error of the rank that this verdict is about
+        return self._rank == 0 and recorded is not None and recorded.cause not in VERDICTS
 
 
 def _attempt(action: Callable[[], T], seconds: float) -> T | None:

@@ -1,24 +1,31 @@
-"""What a process of a run leaves behind: its log, stacks and last collectives; and the exit status of the run."""
+"""What a process of a run leaves behind: its log, stacks and last collectives; and how the run ended."""
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import logging
 import os
 import platform
+import re
 import signal
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+import traceback
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from logging.handlers import MemoryHandler, RotatingFileHandler
 from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
 
 from dstransformer import __version__
 from dstransformer.distributed.launcher import Processes, launcher_name
-from dstransformer.errors import DstError
-from dstransformer.io.files import replace_file
+from dstransformer.errors import DstError, PeerError, StorageError
+from dstransformer.io.files import move_to_new, replace_file, storage_errors, write_durably
+from dstransformer.io.json_text import read_record
 
 #: The folder of logs in a run folder.
 LOGS = "logs"
@@ -29,8 +36,16 @@ MAX_BYTES = 1_000_000
 #: Name of the flight recorder's files, without the rank at their end, as PyTorch's ``torchfrtrace`` takes it.
 TRACE_PREFIX = "trace_rank_"
 
-#: In the run folder: the exit status and when the run ended (Unix seconds), in one line.
-STATUS_NAME = "exit-status"
+#: In the run folder: how the run ended, see :class:`End`. In the folder of logs: who started it, see :class:`Start`.
+END_NAME, START_NAME = "end.json", "start.json"
+
+#: Causes for which supervision ends a run, see ``failure_detection.Verdict``.
+VERDICTS = ("failed", "hung", "silent", "died", "connection")
+
+Cause = Literal[
+    "finished", "stopped", "interrupted", "memory", "full disk", "disk", "error", "bug",
+    "failed", "hung", "silent", "died", "connection",
+]  # fmt: skip
 
 #: Collectives of each process that the flight recorder keeps.
 _COLLECTIVES = 2000
@@ -39,6 +54,81 @@ _COLLECTIVES = 2000
 _EARLY_RECORDS = 1000
 
 _PACKAGES = ("torch", "deepspeed")
+
+#: Characters of a message that ``end.json`` keeps.
+_MAX_MESSAGE = 2000
+
+#: What PyTorch, CUDA and Python say if memory runs out. The class of the error does not tell.
+_NO_MEMORY = re.compile(r"out of memory|MemoryError|allocate memory|not enough memory|failed to allocate")
+
+
+class End(BaseModel):
+    """How a run ended.
+
+    Attributes:
+        status: Its exit status. Some launchers turn every status into 1.
+        cause: The kind of end.
+        message: The error, the verdict of supervision, or what stopped the run.
+        ranks: The ranks that the cause is about; empty if it is about all.
+        phase: What the process did that wrote this: ``update 41, validation``.
+        time: When it was written, in Unix seconds.
+    """
+
+    status: int
+    cause: Cause
+    message: str
+    ranks: list[int]
+    phase: str
+    time: float
+
+
+class RankProcess(BaseModel):
+    """The process of a rank: machine and process id."""
+
+    host: str
+    process: int
+
+
+class Start(BaseModel):
+    """Who started a run, and when (Unix seconds); its processes by rank."""
+
+    version: str
+    launcher: str
+    time: float
+    ranks: list[RankProcess]
+
+
+def record_start(run: Path, ranks: Sequence[RankProcess], environment: Mapping[str, str] = os.environ) -> None:
+    """Make the folder of logs, record the start of a run, and forget the end of an earlier one. Only on rank 0.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    start = Start(version=__version__, launcher=launcher_name(environment), time=time.time(), ranks=list(ranks))
+    with storage_errors(run):
+        (run / LOGS).mkdir(exist_ok=True)
+        (run / END_NAME).unlink(missing_ok=True)
+        replace_file(run / LOGS / START_NAME, f"{start.model_dump_json(indent=2)}\n")
+
+
+def read_start(run: Path) -> Start | None:
+    """Read who started the last run in a folder; None if that is not recorded.
+
+    Raises:
+        DataError: The file is damaged or cannot be read.
+    """
+    path = run / LOGS / START_NAME
+    return read_record(path, Start.model_validate) if os.path.lexists(path) else None
+
+
+def read_end(run: Path) -> End | None:
+    """Read how the last run in a folder ended; None if it has not recorded that.
+
+    Raises:
+        DataError: The file is damaged or cannot be read.
+    """
+    path = run / END_NAME
+    return read_record(path, End.model_validate) if os.path.lexists(path) else None
 
 
 class _QuietFile(RotatingFileHandler):
@@ -51,20 +141,23 @@ class _QuietFile(RotatingFileHandler):
 class RankLog:
     """Writes ``rank-NNNNN.log``: the start, each phase, every warning and error, and stacks. A context manager.
 
-    Lines from before :meth:`open` are kept in memory until then.
+    It also writes ``end.json``. Lines from before :meth:`open` are kept in memory until then.
 
     Args:
         processes: Rank of this process, and the number of them.
         environment: The environment variables.
+
+    Attributes:
+        run: The run folder; None before :meth:`open`.
     """
 
     def __init__(self, processes: Processes, environment: Mapping[str, str] = os.environ) -> None:
         self._rank = processes.rank
-        self._path: Path | None = None
+        self.run: Path | None = None
         self._handler: logging.Handler = MemoryHandler(_EARLY_RECORDS, logging.CRITICAL + 1, flushOnClose=False)
         self._logger = logging.Logger(f"rank {self._rank}", logging.INFO)
         self._logger.addHandler(self._handler)
-        self._phase = ""
+        self._update, self._phase = 0, ""
         versions = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
         self._logger.info(
             "rank %d of %d on %s, process %d, dstransformer %s, Python %s, %s, started by %s",
@@ -86,12 +179,12 @@ class RankLog:
         logging.getLogger().removeHandler(self._handler)
         self._handler.close()
 
-    def open(self, folder: Path) -> None:
-        """Write from now on into ``folder``, which exists; first what was logged so far."""
+    def open(self, run: Path) -> None:
+        """Write from now on into a run folder, where the start is recorded; first what was logged so far."""
         early = self._handler
         assert isinstance(early, MemoryHandler)
-        self._path = folder / f"rank-{self._rank:05d}.log"
-        file = _QuietFile(self._path, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True)
+        self.run = run
+        file = _QuietFile(log_path(run, self._rank), maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True)
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         early.setTarget(file)
         early.flush()
@@ -103,9 +196,9 @@ class RankLog:
         self._handler = file
 
     def enter(self, update: int, phase: str) -> None:
-        """Note that another phase begins."""
-        if phase != self._phase:
-            self._phase = phase
+        """Note which update this process is at, and what it does. The log says when another phase begins."""
+        before, self._update, self._phase = self._phase, update, phase
+        if phase != before:
             self._logger.info("update %d: %s", update, phase)
 
     def note(self, error: Exception) -> None:
@@ -117,44 +210,84 @@ class RankLog:
 
         Does not use the handler, as the thread that holds its lock may be the one that hangs.
         """
-        if self._path is None:
+        if self.run is None:
             return
-        with self._path.open("a", encoding="utf-8") as log:
+        with log_path(self.run, self._rank).open("a", encoding="utf-8") as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} ended by the watchdog: {verdict}\n")
             log.flush()
             faulthandler.dump_traceback(log, all_threads=True)
-        dump_collectives(self._path.with_name(f"{TRACE_PREFIX}{self._rank}"))
+        dump_collectives(self.run / LOGS / f"{TRACE_PREFIX}{self._rank}")
 
+    def record_end(self, cause: Cause, message: str, status: int, ranks: Sequence[int] = ()) -> bool | None:
+        """Write how the run ended, unless it is recorded: the first process that knows is right.
 
-class ExitStatus:
-    """The exit status of a run, in a file: some launchers turn every status into 1.
+        Args:
+            cause: The kind of end.
+            message: What is known of it.
+            status: The exit status of the run.
+            ranks: The ranks that it is about.
 
-    Rank 0 writes it, once the run folder exists. If that fails, only the launcher's status is known.
-
-    Args:
-        rank: Rank of this process.
-    """
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._path: Path | None = None
-
-    def open(self, run: Path) -> None:
-        """Use a run folder."""
-        self._path = run / STATUS_NAME
-
-    def record(self, status: int) -> None:
-        """Write the status of the run."""
-        if self._rank == 0 and self._path is not None:
+        Returns:
+            Whether this process has written it; None if it cannot be written, or there is no run folder yet.
+        """
+        if self.run is None:
+            return None
+        end = End(
+            status=status, cause=cause, message=message[:_MAX_MESSAGE], ranks=list(ranks),
+            phase=f"update {self._update}, {self._phase}", time=time.time(),
+        )  # fmt: skip
+        aside = self.run / LOGS / f"{END_NAME}.{self._rank}"
+        try:
+            write_durably(aside, f"{end.model_dump_json(indent=2)}\n")
+            move_to_new(aside, self.run / END_NAME)
+        except FileExistsError:
+            return False
+        except OSError:
+            return None
+        finally:
             with suppress(OSError):
-                replace_file(self._path, f"{status} {time.time():.3f}\n")
+                aside.unlink(missing_ok=True)
+        return True
 
     def record_error(self, error: BaseException) -> None:
-        """Write the status of a run that ends with an error."""
+        """Write how the run ended: with an error of this process, or of all, which rank 0 records.
+
+        An error that follows from the end of another process is recorded by rank 0, if no process knows the cause.
+        """
+        is_shared = isinstance(error, DstError) and error.shared
         if isinstance(error, KeyboardInterrupt):
-            self.record(128 + signal.SIGINT)
-        else:
-            self.record(error.exit_code if isinstance(error, DstError) else 1)
+            if self._rank == 0:
+                self.record_end("interrupted", "a second Ctrl-C", 128 + signal.SIGINT)
+        elif self._rank == 0 or not (is_shared or isinstance(error, PeerError)):
+            status = error.exit_code if isinstance(error, DstError) and self._rank == 0 else 1
+            message = str(error) if isinstance(error, DstError) else traceback.format_exception_only(error)[-1].strip()
+            self.record_end(cause_of(error), message, status, [] if is_shared else [self._rank])
+
+
+def log_path(run: Path, rank: int) -> Path:
+    """The log of a rank."""
+    return run / LOGS / f"rank-{rank:05d}.log"
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The kind of end that an error is."""
+    numbers = {each.errno for each in _chain(error) if isinstance(each, OSError)}
+    if _NO_MEMORY.search(f"{type(error).__name__}: {error}"):
+        return "memory"
+    if numbers & {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return "full disk"
+    if isinstance(error, OSError | StorageError):
+        return "disk"
+    if isinstance(error, PeerError):
+        return "connection"
+    return "error" if isinstance(error, DstError) else "bug"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those from which it was raised."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def record_collectives(environment: MutableMapping[str, str], folder: Path) -> None:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from dstransformer.config import Config
+from dstransformer import __version__
+from dstransformer.config import Config, dump_config
 from dstransformer.data import Corpus
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.failure_detection import Limits
-from dstransformer.distributed.supervision.heartbeat import EXIT_STATUS, HeartbeatMonitor, prepare_logs
-from dstransformer.distributed.supervision.rank_log import LOGS, ExitStatus, RankLog, record_collectives
-from dstransformer.distributed.supervision.run_lock import lock_run_folder
+from dstransformer.distributed.supervision.heartbeat import HeartbeatMonitor
+from dstransformer.distributed.supervision.rank_log import LOGS, RankLog, RankProcess, record_collectives, record_start
 from dstransformer.distributed.supervision.stop_signals import StopRequest, stop_if_launcher_dies
-from dstransformer.distributed.world import PeerError, World, join_world, leave_world, peer_errors
-from dstransformer.errors import RUN_AGAIN, DstError, UserError
+from dstransformer.distributed.world import World, join_world, leave_world, peer_errors
+from dstransformer.errors import RUN_AGAIN, ConfigError, DstError, PeerError, UserError
+from dstransformer.io.files import hold_lock, replace_file, storage_errors
+from dstransformer.io.products import RUN_LOCK
 
 #: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
 #: cannot wait forever.
 NO_TIMEOUT = timedelta(days=30)
 
 _POLL_SECONDS = 1.0  # between two checks for a stop signal, while all ranks wait
+
+#: Seconds to wait for the lock of a run folder, which whoever asks for its holder takes for an instant.
+_LOCK_SECONDS = 0.5
 
 T = TypeVar("T")
 
@@ -54,21 +62,13 @@ class Session:
     Args:
         world: The process group.
         stop: Knows whether this process has been asked to stop.
-        monitor: Watches the processes; None for a monitor that does nothing.
-        exit_status: Records how the run ends.
+        monitor: Watches the processes, and has the log of this one; None for a monitor that does nothing.
     """
 
-    def __init__(
-        self,
-        world: World,
-        stop: StopRequest | None = None,
-        monitor: HeartbeatMonitor | None = None,
-        exit_status: ExitStatus | None = None,
-    ) -> None:
+    def __init__(self, world: World, stop: StopRequest | None = None, monitor: HeartbeatMonitor | None = None) -> None:
         self.world = world
         self._stop = stop or StopRequest()
         self._monitor = monitor or _idle_monitor(world)
-        self._exit_status = exit_status or ExitStatus(world.rank)
 
     @property
     def stopped_by(self) -> str:
@@ -117,20 +117,47 @@ class Session:
     def hold_run_folder(
         self, run: Path, config: Config, ds_config: Mapping[str, Any], corpus: Corpus
     ) -> Iterator[None]:
-        """Lock the run folder, write logs into it, and record the exit status if the block fails. Collective.
+        """Lock the run folder, write logs into it, and record how the run ended if the block fails. Collective.
 
-        See :func:`lock_run_folder` for arguments and errors.
+        Args:
+            run: The run folder; need not exist.
+            config: The experiment. It is written into the folder.
+            ds_config: The complete DeepSpeed configuration. It is written into the folder.
+            corpus: The corpus.
+
+        Raises:
+            UserError: Another process is training in the folder.
+            ConfigError: A node sees a different folder, or has a different configuration, version or corpus.
+            StorageError: The folder cannot be written.
         """
-        with lock_run_folder(run, config, ds_config, corpus, self.world):
-            with self.world.collective_errors():
-                if self.world.is_rank0:
-                    prepare_logs(run / LOGS)
-            self._monitor.open_logs(run / LOGS)
-            self._exit_status.open(run)
+        world = self.world
+        probe = run / world.broadcast(f".probe-{uuid.uuid4().hex}")
+        busy = f"another process is training in {run} ({{owner}}): wait for it, stop it, or choose another --run"
+        with ExitStack() as stack:
+            with world.collective_errors():
+                if world.is_rank0:
+                    with storage_errors(run):
+                        run.mkdir(parents=True, exist_ok=True)
+                        stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
+                        probe.touch()
+            settings = json.dumps([__version__, config.model_dump(), ds_config], sort_keys=True)
+            nodes = world.gather((platform.node(), probe.exists(), settings, corpus.manifest.build_key))
+            processes = world.gather(RankProcess(host=platform.node(), process=os.getpid()))
+            with world.collective_errors():
+                if world.is_rank0:
+                    probe.unlink()
+                _check_nodes_agree(nodes, run, corpus.path)
+                if world.is_rank0:
+                    with storage_errors(run):
+                        replace_file(run / "config.yaml", dump_config(config.without_secrets()))
+                        replace_file(run / "ds_config.json", json.dumps(ds_config, indent=2) + "\n")
+                    record_start(run, processes)
+            self._monitor.log.open(run)
             try:
-                yield
+                with self._watching_peers():
+                    yield
             except BaseException as error:
-                self._exit_status.record_error(error)
+                self._monitor.log.record_error(error)
                 raise
 
     @contextmanager
@@ -150,8 +177,11 @@ class Session:
                 raise
 
     def end(self, status: int) -> None:
-        """Record the exit status of a run that ends without an error. Collective."""
-        self._exit_status.record(status)
+        """Record that the run ends without an error, with this exit status. Collective."""
+        if self.world.is_rank0 and status == RUN_AGAIN:
+            self._monitor.log.record_end("stopped", f"stopped by {self.stopped_by}", status)
+        elif self.world.is_rank0:
+            self._monitor.log.record_end("finished", "finished", status)
         self.world.barrier()
 
     @contextmanager
@@ -213,13 +243,9 @@ def supervise(processes: Processes, config: Config, run: Path) -> Iterator[Sessi
         UserError: This process has trained before, or this is not its main thread.
     """
     _check_process()
-    limits, exit_status = config.training, ExitStatus(processes.rank)
+    limits = config.training
     timeouts = Limits.build(limits.hang_seconds, limits.wait_seconds, limits.silence_seconds)
-    with (
-        RankLog(processes) as log,
-        HeartbeatMonitor(processes, timeouts, log) as monitor,
-        monitor.calling_at_end(lambda: exit_status.record(EXIT_STATUS)),
-    ):
+    with RankLog(processes) as log, HeartbeatMonitor(processes, timeouts, log) as monitor:
         record_collectives(os.environ, run / LOGS)
         world = join_world(
             processes,
@@ -233,9 +259,9 @@ def supervise(processes: Processes, config: Config, run: Path) -> Iterator[Sessi
             announce=processes.rank == 0,
             processes=processes.world_size,
             seconds=config.checkpoint.stop_seconds,
-            before_exit=lambda: exit_status.record(RUN_AGAIN),
+            before_exit=lambda reason: processes.rank or log.record_end("stopped", reason, RUN_AGAIN),
         )
-        session = Session(world, stop, monitor, exit_status)
+        session = Session(world, stop, monitor)
         with (
             stop,
             stop_if_launcher_dies(os.environ, stop),
@@ -258,6 +284,35 @@ def _check_process() -> None:
         )
     if threading.current_thread() is not threading.main_thread():
         raise UserError("training handles signals, which Python does in the main thread only: call train there")
+
+
+def _check_nodes_agree(nodes: Sequence[tuple[str, bool, str, str]], run: Path, corpus: Path) -> None:
+    """Check that all nodes share one run folder and run the same experiment.
+
+    Args:
+        nodes: Of each rank its host, whether it sees the folder, its settings and the build of its corpus.
+        run: The run folder.
+        corpus: The folder of the corpus.
+    """
+    hosts, sees_probe, settings, builds = zip(*nodes, strict=True)
+
+    def differing(values: Sequence[object], expected: object) -> str:
+        return ", ".join(sorted({host for host, value in zip(hosts, values, strict=True) if value != expected}))
+
+    if hosts_without := differing(sees_probe, True):
+        raise ConfigError(
+            f"{hosts_without} cannot see what rank 0 on {hosts[0]} writes into {run}: "
+            "put --run on a file system that all nodes share"
+        )
+    if others := differing(settings, settings[0]):
+        raise ConfigError(
+            f"{others} has a different preset, DeepSpeed JSON or dstransformer version than {hosts[0]}: "
+            "use the same on all nodes"
+        )
+    if others := differing(builds, builds[0]):
+        raise ConfigError(
+            f"{corpus} on {others} is not the same corpus as on {hosts[0]}: copy one of them to every node"
+        )
 
 
 def _timeout(seconds: float) -> timedelta:

@@ -85,7 +85,7 @@ class StopRequest:
         announce: Print on standard error what happens next, as soon as the first signal arrives.
         processes: Number of processes of the run. A checkpoint needs all of them.
         seconds: Seconds from the first signal in which the checkpoint must be written; 0 sets no limit.
-        before_exit: Called before the process is ended.
+        before_exit: Called with the reason before the process is ended.
 
     Attributes:
         received: Name of the last signal received, or the cause that this process gave; None if there was none.
@@ -97,7 +97,7 @@ class StopRequest:
         announce: bool = False,
         processes: int = 1,
         seconds: float = 0.0,
-        before_exit: Callable[[], None] = lambda: None,
+        before_exit: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.received: str | None = None
         self._before_exit = before_exit
@@ -220,7 +220,7 @@ class StopRequest:
 
         def prepare() -> None:
             try:
-                self._before_exit()
+                self._before_exit(reason)
             finally:
                 done.release()
 

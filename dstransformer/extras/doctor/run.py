@@ -11,9 +11,8 @@ from typing import Any
 
 from dstransformer.config import Config
 from dstransformer.config.loading import read_config
-from dstransformer.distributed.supervision.past_run import PastRun, read_past_run
 from dstransformer.errors import DataError, DstError, UserError, counted
-from dstransformer.extras.doctor.causes import find_cause
+from dstransformer.extras.doctor.causes import PastRun, find_cause, read_past_run
 from dstransformer.extras.doctor.finding import Finding, Level, collect
 from dstransformer.extras.doctor.machine import GIB, describe_room
 from dstransformer.extras.doctor.store import check_tracking
@@ -33,7 +32,7 @@ class RunFolder:
     Attributes:
         path: The folder.
         owner: The process that trains in it; None if none does.
-        past: What its last start has left.
+        past: What the last run in it has recorded.
         config: The configuration; None if it cannot be read.
         lines: The lines of ``metrics.jsonl``.
         damage: What cannot be read.
@@ -41,7 +40,7 @@ class RunFolder:
 
     path: Path
     owner: str | None = None
-    past: PastRun = field(default_factory=lambda: PastRun({}, "", None, 0.0, []))
+    past: PastRun = field(default_factory=PastRun)
     config: Config | None = None
     lines: list[MetricsLine] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
@@ -110,29 +109,26 @@ def _read_metrics(run: RunFolder, path: Path) -> None:
 
 
 def _check_start(run: RunFolder) -> Iterator[Finding]:
-    if not run.past.ranks:
-        yield Finding(
-            "run", f"{run.path}; no log says when it started", "note", "runs of version 0.1.0 and later have logs/"
-        )
+    if (start := run.past.start) is None:
+        yield Finding("run", f"{run.path}; nothing says when it started", "note", "runs record it in logs/")
         return
-    first = run.past.ranks[min(run.past.ranks)]
-    processes = "1 process" if first.world_size == 1 else f"{first.world_size} processes"
-    hosts = ", ".join(sorted({each.host for each in run.past.ranks.values()}))
-    by = f"{first.launcher}, dstransformer {first.version}"
-    yield Finding("run", f"{run.path}: {processes} on {hosts}, {by}, started {_time(first.started)}")
+    processes = "1 process" if len(start.ranks) == 1 else f"{len(start.ranks)} processes"
+    hosts = ", ".join(sorted({each.host for each in start.ranks}))
+    by = f"{start.launcher}, dstransformer {start.version}"
+    yield Finding("run", f"{run.path}: {processes} on {hosts}, {by}, started {_time(start.time)}")
 
 
 def _check_end(run: RunFolder) -> Iterator[Finding]:
     if run.owner is not None:
         yield Finding("end", f"{run.owner} trains in it now")
         return
-    cause = find_cause(run.past)
-    seen = [each.last for each in run.past.ranks.values()]
+    cause, end = find_cause(run.past), run.past.end
+    seen = [*run.past.written.values()]
     seen += [line["time"] for line in run.lines[-1:] if isinstance(line.get("time"), int | float)]
-    ended = run.past.ended or max(seen, default=0.0)
+    ended = end.time if end else max(seen, default=0.0)
     when = f"{_time(ended)}, " if ended else ""
     bundle = run.path / "bundle"
-    if run.past.status == 0 and not all((bundle / name).is_file() for name in BUNDLE_FILES):
+    if end and end.cause == "finished" and not all((bundle / name).is_file() for name in BUNDLE_FILES):
         yield Finding("end", f"{when}finished, but {bundle} is not complete", "FAULT", _AGAIN)
     else:
         level: Level = "FAULT" if cause.is_fault else "note" if cause.advice else "ok"
@@ -238,7 +234,7 @@ def _check_disk(run: RunFolder) -> Iterator[Finding]:
 
 
 def _check_warnings(run: RunFolder) -> Iterator[Finding]:
-    texts = [text for each in run.past.ranks.values() for text in each.warnings]
+    texts = run.past.warnings
     if not texts:
         yield Finding("warnings", "none since the last start")
     else:

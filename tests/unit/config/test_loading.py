@@ -208,7 +208,6 @@ def test_a_date_is_read_as_text(tmp_path: Path) -> None:
     ("extends: [base]\n", "extends = ['base']: name one preset or file"),
     ("extends: base\n1: 2\n", "unknown key '1'"),
     ("extends: base\nmodel: !!python/object:os.system {}\n", "is not valid YAML"),
-    ("extends: base\ncheckpoint:\n  every_minutes: 1:30\n", "line 3, column 18 is not valid YAML: 1:30 is a number"),
     ("extends: base\n---\nextends: big\n", "is not valid YAML: `---` begins a second document; keep one"),
     ("extends: base\ntraining:\n  dropout: 0.3\n", "unknown key 'training.dropout', did you mean 'model.dropout'?"),
     ("extends: base\nmodel:\n  d_ff: " + "x" * 9999, "model.d_ff = 'xxx"),
@@ -231,7 +230,7 @@ def test_unusable_files_are_refused_in_one_line(
     ("deepspeed=zero1", "name the DeepSpeed fragments with --ds, for example `--ds zero1 bf16`"),
     ("model.d_model.x=3", "'model.d_model' is a value and has no keys"),
     ("deepspeed.0=zero1", "'deepspeed' is a value and has no keys"),
-    ("training.seed=" + "9" * 5000, "is not valid YAML"),
+    ("training.seed=" + "9" * 5000, "training.seed = '999"),
     ("training.seed=" + "x" * 5000, "training.seed = 'xxx"),
     ("x" * 5000, "is not of the form section.key=value"),
     ("x" * 5000 + "=3", "there is no key"),
@@ -239,8 +238,7 @@ def test_unusable_files_are_refused_in_one_line(
     ("model.d_model={a: 1}", "model.d_model = {'a': 1}: input should be a valid integer"),
     ("tracking.uri=:::", "tracking.uri = {'::': None}: input should be a valid string"),
     ("training.seed={a: 1, a: 2}", "repeated key 'a'"),
-    ("training.seed=-017", "-017 is a number in base 8 to YAML; write it in decimal"),
-    ("checkpoint.every_minutes=1:30.5", "1:30.5 is a number in base 60 to YAML; write it in decimal"),
+    ("checkpoint.every_minutes=1:30", "checkpoint.every_minutes = '1:30': input should be a valid number"),
     ("training.dropout=0.3", "there is no key 'training.dropout'; did you mean 'model.dropout'?"),
 ])  # fmt: skip
 def test_unusable_overrides_are_refused_in_one_line(override: str, message: str) -> None:

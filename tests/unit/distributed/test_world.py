@@ -13,7 +13,7 @@ import torch.distributed as dist
 from dstransformer.distributed import world
 from dstransformer.distributed.launcher import Processes, check_environment, read_processes, single_process_warning
 from dstransformer.distributed.world import _share_cores, join_world, leave_world, peer_errors
-from dstransformer.errors import DstError, UserError
+from dstransformer.errors import DstError, PeerError, UserError
 
 LAUNCHER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
 SLURM = {
@@ -97,7 +97,7 @@ def test_only_the_first_sentence_of_a_gloo_error_is_reported() -> None:
 def test_an_error_of_nccl_means_that_another_process_died() -> None:
     error = dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3770, remote process exited. Last error: none")
     with (
-        pytest.raises(world.PeerError, match=r"NCCL error in: .* remote process exited\)$"),
+        pytest.raises(PeerError, match=r"NCCL error in: .* remote process exited\)$"),
         peer_errors(),
     ):
         raise error

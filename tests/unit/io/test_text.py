@@ -171,20 +171,16 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("content", "advice"), [
     ("dog\n".encode("utf-16"), "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"),
     ("\ufeffdog\n".encode("utf-16-be"), "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"),
-    ("dog\n".encode("utf-32"), "is UTF-32 text"),
     ("the dog\n".encode("utf-16-le"), "as in UTF-16 text; convert it with `iconv -f UTF-16LE -t UTF-8`"),
     ("the dog\n".encode("utf-16-be"), "as in UTF-16 text"),
-    (gzip.compress(lzma.compress(b"dog\n")), "is compressed by xz: unpack it with `xz -dc`"),
-    (gzip.compress(bz2.compress(b"dog\n")), "is compressed by bzip2"),
     ("Hündin\n".encode("latin-1"), "line 1, byte 2: not UTF-8 (invalid start byte); convert it"),
     (gzip.compress(b"dog\n" * 999, mtime=0)[:-20], "the gzip data are truncated"),
     (gzip.compress(b"dog\n", mtime=0)[:-1] + b"\1", "the gzip data are damaged"),
     (gzip.compress(b"dog\n", mtime=0)[:12], "the gzip data are truncated; copy the file again"),
-    (gzip.compress(gzip.compress(b"dog\n")), "is gzip inside gzip: unpack it once with `gzip -dc`"),
     (random.Random(1).randbytes(9999).replace(b"\r", b""), "line 1: not text, but binary data"),
     (b"dog\rcat\r", "its lines end in CR: convert it with `tr '\\r' '\\n'`"),
-], ids=["UTF-16", "UTF-16, big", "UTF-32", "no mark", "no mark, big", "xz", "bzip2", "Latin-1", "gzip", "gzip, damaged",
-        "gzip, short", "gzip twice", "binary", "CR"])  # fmt: skip
+], ids=["UTF-16", "UTF-16, big", "no mark", "no mark, big", "Latin-1", "gzip", "gzip, damaged", "gzip, short", "binary",
+        "CR"])  # fmt: skip
 def test_other_encodings_are_refused_by_name(tmp_path: Path, content: bytes, advice: str) -> None:
     path = tmp_path / "text"
     path.write_bytes(content)
@@ -211,7 +207,7 @@ def test_compressed_files_of_several_parts_are_read(kind: str, lines: list[str],
         assert list(iter_lines(Path(folder) / "text")) == ["begin", *lines]
 
 
-@pytest.mark.parametrize("kind", ["xz", "bzip2", "zstd"])
+@pytest.mark.parametrize("kind", COMPRESS)
 @pytest.mark.parametrize("keep", [0.2, 0.5, 0.99])
 def test_compressed_files_that_are_cut_off_are_refused(tmp_path: Path, kind: str, keep: float) -> None:
     data = COMPRESS[kind]("\n".join(map(str, range(99_999))).encode())
@@ -221,7 +217,7 @@ def test_compressed_files_that_are_cut_off_are_refused(tmp_path: Path, kind: str
             list(iter_lines(tmp_path / "text"))
 
 
-@pytest.mark.parametrize("kind", ["xz", "bzip2", "zstd"])
+@pytest.mark.parametrize("kind", COMPRESS)
 def test_compressed_files_that_are_damaged_are_refused(tmp_path: Path, kind: str) -> None:
     data = bytearray(COMPRESS[kind]("\n".join(map(str, range(99_999))).encode()))
     data[len(data) // 2 : len(data) // 2 + 40] = bytes(40)
@@ -263,7 +259,7 @@ def test_slowly_arriving_lines_also_yield_pauses(monkeypatch: pytest.MonkeyPatch
         assert [next(arriving) for _ in range(2)] == [None, "two"]
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("pack", [bytes, *COMPRESS.values()])
 def test_a_pipe_yields_the_same_lines_as_a_file(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     text = "\n".join(["", "x" * 200_000, *(f"line {n}" for n in range(20_000))]).encode()
     (tmp_path / "file").write_bytes(pack(text[:1000]) + pack(text[1000:]))

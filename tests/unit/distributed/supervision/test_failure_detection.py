@@ -34,7 +34,8 @@ def beat(
 
 def verdict(*processes: Heartbeat) -> str | None:
     known = dict(enumerate(processes))
-    return find_dead(known, range(len(processes)), LIMITS, NOW, NOW) or find_hung(known, LIMITS, NOW)
+    found = find_dead(known, range(len(processes)), LIMITS, NOW, NOW) or find_hung(known, LIMITS, NOW)
+    return found and found.text
 
 
 @pytest.mark.parametrize("processes", [
@@ -72,9 +73,8 @@ def test_the_process_that_the_others_wait_for_is_named(processes: list[Heartbeat
 def test_a_process_that_never_reported_is_missed() -> None:
     known = {0: beat(UPDATE)}
     assert find_dead(known, range(2), LIMITS, NOW, NOW - 19) is None
-    assert find_dead(known, range(2), LIMITS, NOW, NOW - 21) == (
-        "rank 1 (never heard of) has not answered for 20 s (training.silence_seconds); rank 0: update 7, update"
-    )
+    said = "rank 1 (never heard of) has not answered for 20 s (training.silence_seconds); rank 0: update 7, update"
+    assert find_dead(known, range(2), LIMITS, NOW, NOW - 21) == ("silent", [1], said)
 
 
 def test_ranks_that_died_together_are_named_together() -> None:

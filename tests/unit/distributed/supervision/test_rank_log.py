@@ -1,28 +1,46 @@
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist  # noqa: F401 - a process that trains has imported it
 
 from dstransformer.distributed.launcher import Processes, launcher_name
 from dstransformer.distributed.supervision import rank_log
-from dstransformer.distributed.supervision.rank_log import STATUS_NAME, ExitStatus, RankLog, record_collectives
-from dstransformer.errors import ConfigError, DstError
+from dstransformer.distributed.supervision.rank_log import (
+    END_NAME,
+    LOGS,
+    RankLog,
+    RankProcess,
+    read_end,
+    read_start,
+    record_collectives,
+    record_start,
+)
+from dstransformer.errors import ConfigError, DataError, DivergedError, DstError, PeerError, StorageError
 
 
-def test_a_log_holds_start_phases_warnings_and_the_end(tmp_path: Path) -> None:
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / LOGS).mkdir()
+    return tmp_path
+
+
+def test_a_log_holds_start_phases_warnings_and_the_end(run: Path) -> None:
     log = RankLog(Processes(2, 0, 4), {"TORCHELASTIC_RUN_ID": "x"}).__enter__()
     log.enter(0, "set-up")
     logging.getLogger("dstransformer.somewhere").warning("the disk is slow")
-    log.open(tmp_path)
+    log.open(run)
     for update in range(1, 9):
         log.enter(update, "update")
     log.enter(8, "validation")
     log.__exit__(DstError, DstError("rank 1 is gone"), None)
-    lines = (tmp_path / "rank-00002.log").read_text().splitlines()
+    lines = (run / LOGS / "rank-00002.log").read_text().splitlines()
     assert f"process {os.getpid()}, dstransformer " in lines[0]
     assert lines[0].endswith("started by torchrun")
     assert [line.partition(",")[2].partition(" ")[2] for line in lines[1:]] == [
@@ -30,36 +48,39 @@ def test_a_log_holds_start_phases_warnings_and_the_end(tmp_path: Path) -> None:
         "ERROR ended: rank 1 is gone",
     ]  # fmt: skip
     logging.getLogger("dstransformer.somewhere").warning("afterwards")
-    assert "afterwards" not in (tmp_path / "rank-00002.log").read_text()
+    assert "afterwards" not in (run / LOGS / "rank-00002.log").read_text()
 
 
-def test_a_log_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_has_a_largest_size(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_log, "MAX_BYTES", 2000)
     with RankLog(Processes(0, 0, 1)) as log:
-        log.open(tmp_path)
+        log.open(run)
         for update in range(500):
             log.enter(update, f"phase {update}")
-    assert {path.name for path in tmp_path.iterdir()} == {"rank-00000.log", "rank-00000.log.1"}
-    assert all(path.stat().st_size <= 2000 for path in tmp_path.iterdir())
-    assert (tmp_path / "rank-00000.log").read_text().endswith("ended\n")
+    assert {path.name for path in (run / LOGS).iterdir()} == {"rank-00000.log", "rank-00000.log.1"}
+    assert all(path.stat().st_size <= 2000 for path in (run / LOGS).iterdir())
+    assert (run / LOGS / "rank-00000.log").read_text().endswith("ended\n")
 
 
-def test_a_log_that_cannot_be_written_disturbs_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_disturbs_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with RankLog(Processes(0, 0, 1)) as log:
+        assert log.record_end("finished", "finished", 0) is None, "no run folder yet"
         log.open(tmp_path / "gone")
         log.enter(1, "update")
+        assert log.record_end("finished", "finished", 0) is None
     assert capfd.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_leaves_the_verdict_its_stacks_and_its_collectives(tmp_path: Path) -> None:
+def test_a_process_leaves_the_verdict_its_stacks_and_its_collectives(run: Path) -> None:
     with RankLog(Processes(3, 0, 4)) as log:
         log.dump_stacks("nowhere to write to yet")
-        log.open(tmp_path)
+        log.open(run)
         log.dump_stacks("rank 1 hangs")
-        said = (tmp_path / "rank-00003.log").read_text()
+        said = (run / LOGS / "rank-00003.log").read_text()
     assert "ended by the watchdog: rank 1 hangs\n" in said
     assert "test_a_process_leaves" in said
-    assert (tmp_path / "trace_rank_3").exists()
+    assert (run / LOGS / "trace_rank_3").exists()
 
 
 def test_values_of_the_flight_recorder_that_the_user_has_set_stay(tmp_path: Path) -> None:
@@ -83,20 +104,71 @@ def test_launchers_are_told_apart(variables: dict[str, str], name: str) -> None:
     assert launcher_name(variables) == name
 
 
-def test_rank_0_records_the_exit_status_once_the_run_folder_is_there(tmp_path: Path) -> None:
-    def recorded() -> str:
-        return (tmp_path / STATUS_NAME).read_text().split()[0]
+def shared(error: DstError) -> DstError:
+    error.shared = True
+    return error
 
-    status, other = ExitStatus(0), ExitStatus(1)
-    status.record(0)
-    for one in (status, other):
-        one.open(tmp_path)
-    other.record(1)
-    assert not list(tmp_path.iterdir())
-    status.record(0)
-    assert recorded() == "0"
-    for error, expected in ((ConfigError("wrong"), "2"), (KeyboardInterrupt(), "130"), (ValueError(), "1")):
-        status.record_error(error)
-        assert recorded() == expected
-    status.open(tmp_path / "gone")
-    status.record(0)
+
+def raised_from(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+#: Rank, its error, and the cause, status and ranks that it records; None if it records nothing.
+ERRORS = [
+    (0, ConfigError("wrong"), ("error", 2, [0])),
+    (0, shared(ConfigError("wrong")), ("error", 2, [])),
+    (1, shared(ConfigError("wrong")), None),
+    (0, DivergedError("NaN"), ("error", 1, [])),
+    (0, KeyboardInterrupt(), ("interrupted", 130, [])),
+    (1, KeyboardInterrupt(), None),
+    (0, PeerError("another process has ended"), ("connection", 1, [0])),
+    (1, PeerError("another process has ended"), None),
+    (1, ConfigError("wrong"), ("error", 1, [1])),
+    (1, ZeroDivisionError("x"), ("bug", 1, [1])),
+    (1, torch.OutOfMemoryError("CUDA out of memory."), ("memory", 1, [1])),
+    (0, MemoryError(), ("memory", 1, [0])),
+    (0, shared(DstError("rank 1 on b: OutOfMemoryError: no")), ("memory", 1, [])),
+    (0, OSError(errno.EROFS, "Read-only file system"), ("disk", 1, [0])),
+    (0, StorageError("cannot write x: permission denied"), ("disk", 1, [0])),
+    (1, raised_from(StorageError("cannot write x"), OSError(errno.ENOSPC, "No space")), ("full disk", 1, [1])),
+]
+
+
+@pytest.mark.parametrize(("rank", "error", "recorded"), ERRORS)
+def test_the_process_that_knows_records_why_the_run_ended(
+    run: Path, rank: int, error: BaseException, recorded: tuple[str, int, list[int]] | None
+) -> None:
+    log = RankLog(Processes(rank, rank, 2))
+    log.open(run)
+    log.enter(7, "validation")
+    log.record_error(error)
+    end = read_end(run)
+    assert (end and (end.cause, end.status, end.ranks)) == recorded
+    if end is not None and not isinstance(error, KeyboardInterrupt):
+        assert str(error) in end.message
+        assert end.phase == "update 7, validation"
+    assert [path.name for path in (run / LOGS).iterdir()] == ["rank-0000" + f"{rank}.log"]
+
+
+def test_the_first_record_of_an_end_stays_until_the_next_start(run: Path) -> None:
+    logs = [RankLog(Processes(rank, rank, 2)) for rank in range(2)]
+    for log in logs:
+        log.open(run)
+    assert logs[1].record_end("bug", "first", 1, [1])
+    assert logs[0].record_end("failed", "rank 1 ended with an error", 1, [1]) is False
+    end = read_end(run)
+    assert end is not None
+    assert end.message == "first"
+    shutil.rmtree(run / LOGS)
+    record_start(run, [RankProcess(host="a", process=7)] * 2, {"SLURM_STEP_NUM_TASKS": "2"})
+    start = read_start(run)
+    assert start is not None
+    assert (start.launcher, [each.process for each in start.ranks], read_end(run)) == ("srun", [7, 7], None)
+
+
+@pytest.mark.parametrize("text", ["", "1", "{}", '{"status": 1, "cause": "x"}', "\0" * 90])
+def test_a_damaged_end_is_named(run: Path, text: str) -> None:
+    (run / END_NAME).write_text(text)
+    with pytest.raises(DataError, match=r"end\.json is damaged"):
+        read_end(run)

@@ -76,7 +76,7 @@ from types import SimpleNamespace
 from typing import Any
 from dstransformer.distributed.supervision import stop_signals
 stop_signals.SAME_REQUEST_SECONDS = -1.0
-write = lambda: Path(sys.argv[2]).write_text("left")
+write = lambda _: Path(sys.argv[2]).write_text("left")
 with stop_signals.StopRequest(announce=True, seconds=float(sys.argv[1]), before_exit=write) as stop:
     print("ready", flush=True)
     threads, mutex, condition = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)

@@ -1,70 +1,61 @@
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dstransformer.distributed.supervision.past_run import PastRun, RankRecord
+from dstransformer.distributed.launcher import Processes
+from dstransformer.distributed.supervision import rank_log
+from dstransformer.distributed.supervision.rank_log import LOGS, End, RankLog, RankProcess, Start, record_start
+from dstransformer.errors import ConfigError
 from dstransformer.extras.doctor import causes
-from dstransformer.extras.doctor.causes import find_cause, killed_for_memory
+from dstransformer.extras.doctor.causes import PastRun, find_cause, killed_for_memory, read_past_run
+from dstransformer.io.files import RESUME_ADVICE
 
 
-def rank(number: int = 0, size: int = 1, **values: Any) -> RankRecord:
-    return RankRecord(number, size, platform.node(), 100 + number, "0.1.0", "srun", 1e9, 1e9 + number, **values)
+def past(cause: str = "", message: str = "", ranks: list[int] | None = None, size: int = 1) -> PastRun:
+    """A run that has recorded an end, or none."""
+    processes = [RankProcess(host=platform.node(), process=100 + rank) for rank in range(size)]
+    start = Start(version="0.1.0", launcher="srun", time=1e9, ranks=processes)
+    known: Any = {"status": 1, "cause": cause, "message": message, "ranks": ranks or [], "phase": "", "time": 1e9}
+    logs = {rank: ["an earlier line", f"line of {rank}"] for rank in range(size)}
+    written = {rank: 1e9 - rank for rank in range(size)}
+    return PastRun(start, End.model_validate(known) if cause else None, logs, written)
 
 
-def past(*ranks: RankRecord, status: int | None = None, verdict: str = "") -> PastRun:
-    return PastRun({each.rank: each for each in ranks}, verdict, status, 0.0, [])
-
-
-FULL = "cannot write /r: No space left on device"
-MEMORY = "torch.OutOfMemoryError: CUDA out of memory."
+FULL = f"cannot write /r: No space left on device; {RESUME_ADVICE}"
 HANG = "rank 1 has been in update 3 for more than 600 s (training.hang_seconds); …"
 SILENCE = "rank 1 on b has not answered for 60 s (training.silence_seconds); …"
-LAUNCHER = "the launcher (process 12) was killed: the run stops"
 
 
-@pytest.mark.parametrize(
-    ("run", "text", "advice", "is_fault"),
-    [
-        (past(rank(is_over=True), status=0), "finished", "", False),
-        (past(rank(is_over=True), status=143), "stopped by a signal", "run the same command again", False),
-        (past(rank(is_over=True, warnings=[LAUNCHER]), status=143), f"stopped: {LAUNCHER}", "run the same", False),
-        (past(rank(is_over=True, error="KeyboardInterrupt"), status=130), "second Ctrl-C", "run the same", False),
-        (past(rank(is_over=True, error=FULL), status=1), "No space", "make room", True),
-        (past(rank(is_over=True, error=MEMORY), status=1), "CUDA", "zero2", True),
-        (past(rank(is_over=True, error="ZeroDivisionError: x"), status=1), "ZeroDivision", "please report", True),
-        (past(status=2), "ended with status 2; no log says why", "what the launcher printed", True),
-        (past(), "nothing says when or how it ended", "run the command again", True),
-        (past(rank(), rank(1, 2)), "2 of its 2 processes ended without a word, at the start", "dmesg", True),
-        (
-            past(rank(is_over=True), status=1, verdict=HANG),
-            "rank 1 has been in update 3", "the stacks in logs/rank-*.log", True,
-        ),
-        (
-            past(rank(is_over=True), status=1, verdict=SILENCE),
-            "has not answered", "the network to it", True,
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("run", "text", "advice", "is_fault"), [
+    (past("finished"), "finished", "", False),
+    (past("stopped", "stopped by SIGTERM"), "stopped by SIGTERM", "run the same command again", False),
+    (past("interrupted"), "second Ctrl-C", "run the same", False),
+    (past("full disk", FULL), FULL, "", True),
+    (past("full disk", "OSError: No space"), "No space", "make room", True),
+    (past("disk", "Input/output error"), "Input", "look at that disk", True),
+    (past("memory", "CUDA out of memory."), "CUDA", "zero2", True),
+    (past("bug", "ZeroDivisionError: x"), "ZeroDivision", "please report", True),
+    (past("error", "training diverged", size=2), "training diverged", "", True),
+    (past("error", "wrong", [1], size=2), f"rank 1 on {platform.node()}: wrong", "", True),
+    (past("hung", HANG, [1], 2), HANG, "the stacks in logs/rank-*.log", True),
+    (past("silent", SILENCE, [1], 2), SILENCE, "the network to it", True),
+    (past("connection", "a connection broke", [0], 2), "a connection broke", "NCCL_DEBUG", True),
+    (past("died", "rank 1 has died", [1], 2), "rank 1 has died", "dmesg", True),
+    (past(), "its process ended without a word", "dmesg", True),
+    (past(size=2), f"the log of rank 1 on {platform.node()} stops first and ends with: line of 1", "dmesg", True),
+    (PastRun(), "nothing says when or how it ended", "run the command again", True),
+    (PastRun(past().start, None, {0: ["x"]}, {0: 1.0}, ["r/end.json is damaged"]), "nothing says", "launcher", True),
+])  # fmt: skip
 def test_each_end_has_its_cause_and_advice(run: PastRun, text: str, advice: str, is_fault: bool) -> None:
     cause = find_cause(run)
     assert text in cause.text
-    assert advice in cause.advice
+    assert advice in cause.advice if advice else not cause.advice
     assert cause.is_fault == is_fault
-
-
-def test_the_first_error_that_is_no_consequence_is_the_cause() -> None:
-    lost = "another process of the run has ended or does not respond; see its own message (Connection closed)"
-    ranks = [
-        rank(0, 3, is_over=True, error=lost),
-        rank(2, 3, is_over=True, error="second"),
-        rank(1, 3, is_over=True, error="first"),
-    ]
-    cause = find_cause(past(*ranks, status=1, verdict="rank 1 ended with an error, see there; …"))
-    assert cause.text == f"rank 1 on {platform.node()}: first"
 
 
 def test_a_process_that_the_kernel_killed_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +64,30 @@ def test_a_process_that_the_kernel_killed_is_recognised(tmp_path: Path, monkeypa
     assert killed_for_memory(log) == {7, 101}
     assert killed_for_memory(tmp_path / "none") == set()
     monkeypatch.setattr(causes, "killed_for_memory", lambda: killed_for_memory(log))
-    verdict = "rank 1 on b has died or stopped; rank 0: update 4, update"
-    cause = find_cause(past(rank(0, 2, is_over=True), rank(1, 2), status=1, verdict=verdict))
-    assert cause.text == verdict
-    assert cause.advice.startswith("the kernel killed it because this machine's memory ran out: use more processes")
+    for run in (past("died", "rank 1 has died", [1], 2), past(size=2)):
+        assert find_cause(run).advice.startswith("the kernel killed it because this machine's memory ran out: use more")
+    assert "dmesg" in find_cause(past("died", "rank 0 has died", [0], 2)).advice
+
+
+def log_rank(run: Path, text: str, rank: int = 0, size: int = 1) -> None:
+    with RankLog(Processes(rank, rank, size), {}) as log:
+        log.open(run)
+        log.enter(7, text)
+        log.note(ConfigError(text))
+
+
+def test_only_the_log_of_the_last_start_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_past_run(tmp_path) == PastRun()
+    process = RankProcess(host=platform.node(), process=os.getpid())
+    record_start(tmp_path, [process] * 2)
+    for text in ("the first", "the second"):
+        for rank in range(2):
+            log_rank(tmp_path, text, rank, 2)
+    found = read_past_run(tmp_path)
+    assert found.warnings == ["the second"] * 2
+    assert found.logs[1][-1].endswith("INFO ended")
+    assert not found.damage
+    monkeypatch.setattr(rank_log, "MAX_BYTES", 300)
+    log_rank(tmp_path, "the third", 1, 2)  # the log is turned over within a start
+    assert (tmp_path / LOGS / "rank-00001.log.1").exists()
+    assert read_past_run(tmp_path).warnings[-1] == "the third"
