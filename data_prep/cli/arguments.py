@@ -31,7 +31,7 @@ from data_prep.recipe.options import (
 )
 from data_prep.recipe.recipe import SOURCE_DEFAULTS, Recipe, with_source_defaults
 from dstransformer.errors import UserError, without_secrets
-from dstransformer.io.command import StoreOnce
+from dstransformer.io.command import CommandParser, StoreOnce
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -44,9 +44,9 @@ Column = Annotated[int, Ge(1), Le(1000)]
 Share = Annotated[float, Ge(0.0), Lt(1.0)]
 
 
-def add_recipe(parser: argparse.ArgumentParser) -> None:
+def add_recipe(parser: CommandParser) -> None:
     """Add the recipe, which takes the place of the options of the source and the stages, and its overrides."""
-    parser.add_argument(
+    parser.late = parser.add_argument(
         "recipe", nargs="?", metavar="RECIPE", help="one of `dst-prep recipes`, or a .yaml file; or give --source"
     )
     parser.add_argument(

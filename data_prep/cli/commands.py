@@ -24,30 +24,13 @@ def run(words: Sequence[str]) -> None:
         SystemExit: The user asked for help or the version.
     """
     with printing():  # help and version
-        arguments = _parse(words)
+        arguments = parse(words)
     arguments.handler(arguments)
 
 
-def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line. The recipe may follow options, which argparse supports only since Python 3.13."""
-    parser = build_parser(words)
-    try:
-        arguments, rest = parser.parse_known_args(words)
-    except UserError as error:
-        unknown = parser.unknown_option(words)
-        if unknown is None or "arguments are required" not in str(error):
-            raise
-        parser.error(f"unrecognized arguments: {''.join(unknown)}")
-    if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "recipe", "") is None:
-        arguments.recipe = rest.pop()
-    if rest:
-        given, unknown = " ".join(rest), parser.unknown_option(words)
-        parser.error(f"unrecognized arguments: {given if unknown is None else given.replace(*_hinted(unknown), 1)}")
-    return arguments
-
-
-def _hinted(unknown: tuple[str, str]) -> tuple[str, str]:
-    return unknown[0], "".join(unknown)
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line."""
+    return build_parser(words).parse_args(words)
 
 
 def build_parser(words: Sequence[str] | None = None) -> CommandParser:
@@ -59,11 +42,9 @@ def build_parser(words: Sequence[str] | None = None) -> CommandParser:
     """
     parser = CommandParser(prog="dst-prep", description="Turn parallel text into a sharded, encoded corpus.")
     parser.add_argument("--version", action="version", version=f"dst-prep {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_commands("COMMAND")
     for command in _COMMANDS:
-        own: CommandParser = commands.add_parser(
-            command.name, help=command.summary, description=command.summary, examples=command.examples
-        )
+        own = commands.add_parser(command.name, help=command.summary, examples=command.examples)
         own.set_defaults(handler=command.handler)
         if words is None or command.name in words:
             command.add_options(own)

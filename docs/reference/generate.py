@@ -19,6 +19,7 @@ from data_prep.cli import commands as dst_prep
 from dstransformer.cli.program import build_parser
 from dstransformer.config import preset_names, preset_summary
 from dstransformer.config.deepspeed_json import AUTO_PRECISION, fragment_names
+from dstransformer.io.command import CommandParser
 from dstransformer.io.languages import FASTTEXT_CODES, SPACED_ENDS, UNSPACED_ENDS, language
 
 HERE = Path(__file__).parent
@@ -110,7 +111,7 @@ def _link(name: str, file: str) -> str:
     return f"[`{name}`](../../dstransformer/config/presets/{file})"
 
 
-def _describe_program(program: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+def _describe_program(program: str, parser: CommandParser) -> Iterator[str]:
     """A section for each command. An option of several commands is described where it occurs first."""
     described: dict[str, str] = {}
     for name, (command, summary) in _iter_commands(program, parser):
@@ -133,15 +134,13 @@ def _describe_program(program: str, parser: argparse.ArgumentParser) -> Iterator
 
 
 def _iter_commands(
-    name: str, parser: argparse.ArgumentParser, summary: str = ""
-) -> Iterator[tuple[str, tuple[argparse.ArgumentParser, str]]]:
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not groups:
+    name: str, parser: CommandParser, summary: str = ""
+) -> Iterator[tuple[str, tuple[CommandParser, str]]]:
+    if parser.commands is None:
         yield name, (parser, summary)
-    for group in groups:
-        summaries = {choice.dest: choice.help or "" for choice in group._choices_actions}
-        for command, child in group.choices.items():
-            yield from _iter_commands(f"{name} {command}", child, summaries[command])
+        return
+    for command, child in parser.commands.parsers.items():
+        yield from _iter_commands(f"{name} {command}", child, parser.commands.summaries[command])
 
 
 def _shown(actions: Iterable[argparse.Action]) -> list[argparse.Action]:
@@ -152,7 +151,7 @@ def _name(action: argparse.Action) -> str:
     return f"`{action.option_strings[-1] if action.option_strings else _value(action)}`"
 
 
-def _usage(name: str, command: argparse.ArgumentParser) -> str:
+def _usage(name: str, command: CommandParser) -> str:
     required = [a for a in _shown(command._actions) if a.required or not a.option_strings]
     words = [name]
     for action in sorted(required, key=lambda action: bool(action.option_strings)):

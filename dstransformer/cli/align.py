@@ -6,16 +6,16 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, file, folder
+from dstransformer.cli.options import CommandResult, file, folder
 from dstransformer.cli.score import add_scoring
 from dstransformer.errors import UserError, counted
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding.aligner import Aligner
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst align``."""
     parser = commands.add_parser(
         "align",

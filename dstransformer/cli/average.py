@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import CommandResult, Commands, folder
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.cli.options import CommandResult, folder
+from dstransformer.io.command import Commands, exit_on_sigterm
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst average``."""
     parser = commands.add_parser(
         "average",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
-from dstransformer.cli.options import CommandResult, Commands, folder
-from dstransformer.io.command import CommandParser
+from dstransformer.cli.options import CommandResult, folder
+from dstransformer.io.command import Commands
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst checkpoints``."""
     parser = commands.add_parser(
         "checkpoints",

@@ -7,15 +7,15 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, add_experiment
+from dstransformer.cli.options import CommandResult, add_experiment
 from dstransformer.errors import UserError
-from dstransformer.io.command import CommandParser
+from dstransformer.io.command import Commands
 
 if TYPE_CHECKING:
     from dstransformer.config import Config
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst ds-config``."""
     parser = commands.add_parser(
         "ds-config",

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_options
-from dstransformer.cli.options import CommandResult, Commands, add_decoding, add_target, load_parser, load_translator
+from dstransformer.cli.options import CommandResult, add_decoding, add_target, load_parser, load_translator
 from dstransformer.errors import DataError, UserError, counted
-from dstransformer.io.command import CommandParser, exit_on_sigterm, print_text
+from dstransformer.io.command import Commands, exit_on_sigterm, print_text
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.significance import Comparison
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst evaluate``."""
     parser = commands.add_parser(
         "evaluate",

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.cli.options import CommandResult, folder
 from dstransformer.errors import UserError
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.exchange.shortlist import ShortlistOptions
@@ -27,10 +27,10 @@ QUANTIZATIONS = (
 )
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst export``."""
     parser = commands.add_parser("export", help="write a bundle for Hugging Face, CTranslate2 or Marian")
-    formats = parser.add_subparsers(metavar="FORMAT", required=True, parser_class=CommandParser)
+    formats = parser.add_commands("FORMAT")
     hf = formats.add_parser(
         "hf",
         help="a folder for transformers: MarianMTModel and a fast tokenizer",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.cli.options import CommandResult, folder
 from dstransformer.errors import UserError, counted
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from dstransformer.model import Bundle
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst import``."""
     parser = commands.add_parser("import", help="make a bundle of a model of another tool")
-    formats = parser.add_subparsers(metavar="FORMAT", required=True, parser_class=CommandParser)
+    formats = parser.add_commands("FORMAT")
     hf = formats.add_parser(
         "hf",
         help="a MarianMTModel of transformers, such as an OPUS-MT model",

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from dstransformer.errors import UserError, shown
 from dstransformer.io.command import CommandParser
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dstransformer.distributed.launcher import Processes
     from dstransformer.model import Bundle
 
-Commands = argparse._SubParsersAction
 _OVERRIDE = re.compile(r"[\w.]+=")
 _DASHED_OVERRIDE = re.compile(r"-+\w+\.\w+=")
 
@@ -117,6 +116,7 @@ def add_experiment(parser: CommandParser, *, required: bool = True) -> None:
         nargs=None if required else "?",
         help="name of a preset (dst presets) or a YAML file",
     )
+    parser.notes = {"PRESET": "one of `dst presets`, or a .yaml file; before --ds"}
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override one or more values"
     )
@@ -206,7 +206,9 @@ def add_lines(parser: CommandParser, outputs: str) -> None:
         parser: The parser of the command.
         outputs: What it writes, for the help.
     """
-    parser.add_argument("file", type=file, nargs="?", metavar="FILE", help="text or gzip file; - is stdin (stdin)")
+    parser.late = parser.add_argument(
+        "file", type=file, nargs="?", metavar="FILE", help="text, compressed or not; - is stdin (stdin)"
+    )
     parser.add_argument(
         "--output",
         type=file,
@@ -361,21 +363,19 @@ def split_values(arguments: Sequence[str]) -> list[str]:
     of a preset.
 
     Raises:
-        UserError: The word after ``--set`` is not an override.
+        UserError: The word after ``--set`` is not an override, or no value follows an option.
     """
     rewritten: list[str] = []
-    option = ""
+    option, first = "", False  # whether its first value comes next
     is_value: Callable[[str], bool] = bool
     for word in arguments:
+        if option and first and word.startswith("-"):
+            _refuse_no_value(option, word, arguments)
         if word in ("--set", "--ds"):
             option, first = word, True
             is_value = _is_override if word == "--set" else _is_fragment
             rewritten.append(word)
         elif not option or word.startswith("-"):
-            if option == "--set" and first and _DASHED_OVERRIDE.match(word):
-                raise UserError(
-                    f"--set {shown(word)}: leave out the dashes: --set {shown(word.lstrip('-'), quote=False)}"
-                )
             option = ""
             rewritten.append(word)
         elif first:
@@ -388,7 +388,16 @@ def split_values(arguments: Sequence[str]) -> list[str]:
         else:
             option = ""
             rewritten.append(word)
+    if option and first:
+        _refuse_no_value(option, "", arguments)
     return rewritten
+
+
+def _refuse_no_value(option: str, following: str, arguments: Sequence[str]) -> NoReturn:
+    if option == "--set" and _DASHED_OVERRIDE.match(following):
+        value = shown(following.lstrip("-"), quote=False)
+        raise UserError(f"--set {shown(following)}: leave out the dashes: --set {value}")
+    raise UserError(f"argument {option}: expected at least one value; see `dst {arguments[0]} --help`")
 
 
 def _is_override(word: str) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, add_decoding, add_lines, decode_lines, load_parser
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.cli.options import CommandResult, add_decoding, add_lines, decode_lines, load_parser
+from dstransformer.io.command import Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Parser
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst parse``."""
     parser = commands.add_parser(
         "parse",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import CommandResult, Commands
-from dstransformer.io.command import CommandParser
+from dstransformer.cli.options import CommandResult
+from dstransformer.io.command import Commands
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst presets``."""
     parser = commands.add_parser("presets", help="list the presets", examples=("dst presets",))
     parser.set_defaults(handler=run)

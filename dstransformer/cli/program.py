@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dstransformer import __version__
-from dstransformer.cli.options import CommandResult, Handler, file, split_values
-from dstransformer.errors import UserError
-from dstransformer.io.command import CommandParser, GroupedHelp, print_text, run_guarded
+from dstransformer.cli.options import CommandResult, Handler, split_values
+from dstransformer.io.command import CommandParser, print_text, run_guarded
 
 #: The modules of the commands by what they are for; ``dst --help`` lists them so. Nothing else knows the extras.
 GROUPS = {
@@ -42,9 +41,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _run_command(arguments: Sequence[str]) -> int:
     try:
-        options = _parse(split_values(arguments))
-    except UserError as error:
-        raise UserError(_improve(str(error), arguments)) from None
+        options = parse(arguments)
     finally:
         print_text("")  # flush the output of --help and --version
     handler: Handler = options.handler
@@ -53,34 +50,9 @@ def _run_command(arguments: Sequence[str]) -> int:
     return result.status
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments. FILE may also follow options, which argparse before Python 3.13 does not understand."""
-    parser = build_parser()
-    options, rest = parser.parse_known_args(arguments)
-    if len(rest) == 1 and not rest[0].startswith("-") and getattr(options, "file", "") is None:
-        options.file = file(rest.pop())
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return options
-
-
-def _improve(message: str, arguments: Sequence[str]) -> str:
-    """Add what argparse does not know: the command's own ``--help``, and options that take several values."""
-    parser = build_parser()
-    commands = parser.commands
-    if arguments and arguments[0] in commands:
-        message = message.replace("see `dst --help`", f"see `dst {arguments[0]} --help`")
-    if arguments[:1] == ["export"] and arguments[1:2] in (["hf"], ["ct2"]):
-        message = message.replace("see `dst export --help`", f"see `dst export {arguments[1]} --help`")
-    unknown = parser.unknown_option(arguments)
-    if unknown is not None and "arguments are required" in message:
-        of = f" {arguments[0]}" if arguments[0] in commands else ""
-        return f"unrecognized arguments: {''.join(unknown)}; see `dst{of} --help`"
-    if unknown is not None and "unrecognized arguments" in message:
-        message = message.replace(unknown[0], "".join(unknown), 1)
-    for option in ("--set", "--ds"):
-        message = message.replace(f"{option}: expected one argument", f"{option}: expected at least one value")
-    return message.replace("required: PRESET", "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)")
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line."""
+    return build_parser().parse_args(split_values(arguments))
 
 
 def build_parser() -> CommandParser:
@@ -88,22 +60,18 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         prog="dst",
         description="Train, translate with and evaluate Transformers (Vaswani et al., 2017) on DeepSpeed.",
-        formatter_class=GroupedHelp,
         epilog="An error is one line on stderr; DST_DEBUG=1 in the environment adds the traceback.",
     )
     parser.add_argument("--version", action="version", version=f"dst {__version__}")
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # deepspeed passes it
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
-    groups = {}
+    commands = parser.add_commands("COMMAND")
+    headings = {}
     for heading, modules in GROUPS.items():
-        before = len(commands.choices)
+        before = len(commands.parsers)
         for module in modules:
             import_module(f"dstransformer.{module}").add_parser(commands)
-        groups[heading] = list(commands.choices)[before:]
-    for summary in commands._choices_actions:
-        own: CommandParser = commands.choices[summary.dest]
-        own.description = own.description or f"{str(summary.help)[0].upper()}{str(summary.help)[1:]}."
-    GroupedHelp.groups = groups
+        headings[list(commands.parsers)[before]] = heading
+    parser.headings = headings
     return parser
 
 

@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, add_device, add_target, file, folder
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.cli.options import CommandResult, add_device, add_target, file, folder
+from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding.scoring import Scorer
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst score``."""
     parser = commands.add_parser(
         "score",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import CommandResult, Commands, folder, registered_name
+from dstransformer.cli.options import CommandResult, folder, registered_name
 from dstransformer.errors import without_secrets
-from dstransformer.io.command import CommandParser
+from dstransformer.io.command import Commands
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst track``."""
     parser = commands.add_parser(
         "track",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import (
     CommandResult,
-    Commands,
     add_experiment,
     folder,
     registered_name,
@@ -20,7 +19,7 @@ from dstransformer.cli.options import (
     run_tag,
 )
 from dstransformer.errors import UserError
-from dstransformer.io.command import CommandParser, StoreOnce
+from dstransformer.io.command import Commands, StoreOnce
 from dstransformer.training.devices import SHEETS
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from dstransformer.training.setup import TrainRequest
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst train``."""
     parser = commands.add_parser(
         "train",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import (
     CommandResult,
-    Commands,
     add_decoding,
     add_lines,
     add_target,
@@ -21,14 +20,14 @@ from dstransformer.cli.options import (
     utf8,
 )
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Translator
     from dstransformer.decoding.formats import Request
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst translate``."""
     parser = commands.add_parser(
         "translate",

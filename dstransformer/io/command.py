@@ -8,23 +8,23 @@ import errno
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from dstransformer.errors import DstError, StorageError, UserError, shown
 
 #: Exit status of a process whose reader has closed its output.
 SIGPIPE_STATUS = 128 + signal.SIGPIPE
 
-
-#: Maximum choices that an error lists.
+#: Maximum commands that an error lists.
 _MAX_LISTED = 12
 
 
@@ -205,7 +205,7 @@ class StoreOnce(argparse.Action):
     def __call__(
         self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        """See ``argparse.Action``."""
+        """Store the value, and refuse another one for the same command line."""
         again = option is not None and self._namespace is not None and self._namespace() is namespace
         if again and (before := getattr(namespace, self.dest)) != values:
             raise argparse.ArgumentError(self, f"given twice, as {before} and {values}: choose one")
@@ -213,25 +213,27 @@ class StoreOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class GroupedHelp(argparse.HelpFormatter):
-    """Help that lists commands under headings.
+class Commands:
+    """The commands of a parser.
 
     Attributes:
-        groups: The commands of each heading, in the order in which the parser has them.
+        metavar: What help calls one of them.
+        parsers: The parser of each, by its name.
+        summaries: What each does, by its name.
     """
 
-    groups: ClassVar[Mapping[str, Sequence[str]]] = {}
+    def __init__(self, metavar: str, add_parser: Callable[..., CommandParser]) -> None:
+        self.metavar = metavar
+        self.parsers: dict[str, CommandParser] = {}
+        self.summaries: dict[str, str] = {}
+        self._add_parser = add_parser
 
-    def _format_action(self, action: argparse.Action) -> str:
-        if not isinstance(action, argparse._SubParsersAction):
-            return super()._format_action(action)
-        headings = {names[0]: heading for heading, names in self.groups.items()}
-        parts = []
-        for command in self._iter_indented_subactions(action):
-            heading = headings.get(command.dest)
-            parts.append(f"\n  {heading}:\n" if heading else "")
-            parts.append(self._format_action(command))
-        return "".join(parts)
+    def add_parser(self, name: str, *, help: str, **given: Any) -> CommandParser:
+        """Add a command; ``help`` says in some words what it does. The rest is as for :class:`CommandParser`."""
+        given = {"description": f"{help[0].upper()}{help[1:]}.", **given}
+        self.summaries[name] = help
+        self.parsers[name] = self._add_parser(name, help=help, **given)
+        return self.parsers[name]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -239,52 +241,96 @@ class CommandParser(argparse.ArgumentParser):
 
     Attributes:
         examples: Command lines that ``--help`` shows at its end.
+        commands: Its commands, if it has any.
+        headings: Headings in the list of commands, by the name of the first command below each.
+        late: An optional argument that may also follow options, which argparse supports only since Python 3.13.
+        notes: What an error that names an argument adds to it, by the name in the help.
     """
 
     def __init__(self, *, examples: Sequence[str] = (), **given: Any) -> None:
+        if sys.version_info >= (3, 14):
+            given = {"suggest_on_error": True, "color": False, **given}
         super().__init__(**{"allow_abbrev": False, **given})
         self.examples = examples
+        self.commands: Commands | None = None
+        self.headings: Mapping[str, str] = {}
+        self.late: argparse.Action | None = None
+        self.notes: Mapping[str, str] = {}
+        self._hidden: set[str] = set()
+        self._words: Sequence[str] = ()
 
-    @property
-    def commands(self) -> Sequence[str]:
-        """The names of its commands."""
-        groups = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        return [name for group in groups for name in group.choices]
+    def add_commands(self, metavar: str) -> Commands:
+        """Let it have commands, one of which must be given."""
+        subparsers = self.add_subparsers(metavar=metavar, required=True, parser_class=CommandParser)
+        self.commands = Commands(metavar, subparsers.add_parser)
+        return self.commands
+
+    def add_argument(self, *names: Any, **given: Any) -> argparse.Action:
+        """Add an argument, as in ``argparse``."""
+        if given.get("help") == argparse.SUPPRESS:
+            self._hidden.update(names)
+        return super().add_argument(*names, **given)
 
     def format_help(self) -> str:
-        """The help, with the examples at its end."""
+        """The help, with the headings in its list of commands, and the examples at its end."""
         text = super().format_help()
+        for name, heading in self.headings.items():
+            text = re.sub(rf"^    {name}\b", rf"\n  {heading}:\n\g<0>", text, count=1, flags=re.MULTILINE)
         return "\n  ".join([f"{text}\nfor example:", *self.examples]) + "\n" if self.examples else text
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is not one of the choices, with the nearest one."""
-        if action.choices is None or value in action.choices:
-            return
-        names = list(map(str, action.choices))
-        near = get_close_matches(str(value), names, n=1)
-        listed = f" (choose from {', '.join(names)})" if len(names) <= _MAX_LISTED else ""
-        hint = f" (did you mean {near[0]!r}?)" if near else listed
-        raise argparse.ArgumentError(action, f"invalid choice: {shown(value)}{hint}")
-
-    def unknown_option(self, words: Sequence[str]) -> tuple[str, str] | None:
-        """The first option among the words of a command line that the command does not have, and a hint; None if none.
-
-        The hint is `` (did you mean '--set'?)``, or empty.
-        """
-        for place, word in enumerate(words):
-            for action in self._actions:
-                if isinstance(action, argparse._SubParsersAction) and word in action.choices:
-                    nested: CommandParser = action.choices[word]
-                    return nested.unknown_option(words[place + 1 :])
-            option = word.partition("=")[0]
-            if word.startswith("--") and word != "--" and option not in self._option_string_actions:
-                near = get_close_matches(option, self._option_string_actions, n=1)
-                return option, f" (did you mean {near[0]!r}?)" if near else ""
-        return None
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the words of a command line, ``sys.argv`` by default. Those that are left are an error."""
+        self._words = sys.argv[1:] if args is None else args
+        word = next((word for word in self._words if not word.startswith("-")), None)
+        if self.commands and word and not set(self._words) & set(self.commands.parsers):
+            names = list(self.commands.parsers)
+            hint = f" (choose from {', '.join(names)})" if len(names) <= _MAX_LISTED else ""
+            self.error(
+                f"argument {self.commands.metavar}: invalid choice: {shown(word)}{_did_you_mean(word, names) or hint}"
+            )
+        found, rest = super().parse_known_args(args, namespace)
+        if self.late is not None and getattr(found, self.late.dest) is None and len(rest) == 1 and rest[0][:1] != "-":
+            self._take_late(self.late, rest.pop(), found)
+        if rest:
+            self._refuse_words(rest)
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
-        """Raise the error, in one line."""
+        """Raise the error, in one line. An option that the command does not have is named before anything else."""
+        options = self._options()
+        for word in self._words:
+            if word == "--" or (self.commands and word in self.commands.parsers):
+                break
+            if word.startswith("--") and word.partition("=")[0] not in options:
+                self._refuse_words([word])
+        for name, note in self.notes.items():
+            message = message.replace(name, f"{name} ({note})")
         raise UserError(f"{shown(message, quote=False, limit=240)}; see `{self.prog} --help`")
+
+    def _take_late(self, action: argparse.Action, word: str, namespace: argparse.Namespace) -> None:
+        """Store the word that follows options as the argument that may come late."""
+        try:
+            setattr(namespace, action.dest, action.type(word) if callable(action.type) else word)
+        except argparse.ArgumentTypeError as error:
+            self.error(f"argument {action.metavar}: {error}")
+
+    def _refuse_words(self, words: Sequence[str]) -> NoReturn:
+        """Raise an error about words that are left, with the nearest option to the first that looks like one."""
+        option = next((word for word in words if word.startswith("--")), None)
+        hint = "" if option is None else _did_you_mean(option.partition("=")[0], self._options())
+        hinted = [f"{word}{hint}" if word == option else word for word in words]
+        self._words = ()  # none of them is looked at again
+        self.error(f"unrecognized arguments: {' '.join(hinted)}")
+
+    def _options(self) -> set[str]:
+        """The long names of its options, from its help, and the hidden ones."""
+        lines = [line.strip().partition("  ")[0] for line in self.format_help().splitlines() if line.startswith("  -")]
+        return self._hidden.union(*(re.findall(r"--[\w-]+", line) for line in lines))
+
+
+def _did_you_mean(word: str, names: Iterable[str]) -> str:
+    near = get_close_matches(word, sorted(names), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _report_error(program: str, error: DstError, *, reports_errors: bool, cause: BaseException | None = None) -> None:

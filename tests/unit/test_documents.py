@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import re
 import subprocess
@@ -16,6 +15,7 @@ import yaml
 from data_prep.cli import commands as dst_prep
 from dstransformer import __version__
 from dstransformer.cli.program import build_parser
+from dstransformer.io.command import CommandParser
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -84,14 +84,12 @@ def test_commands_have_the_options_that_documents_show(document: Path) -> None:
     assert wrong == []
 
 
-def options(parser: argparse.ArgumentParser, prefix: str = "") -> dict[str, set[str]]:
+def options(parser: CommandParser, prefix: str = "") -> dict[str, set[str]]:
     found = {}
-    for group in parser._actions:
-        if isinstance(group, argparse._SubParsersAction):
-            for command, child in group.choices.items():
-                words = f"{prefix} {command}".strip()
-                found[words] = {flag for action in child._actions for flag in action.option_strings}
-                found |= options(child, words)
+    for command, child in parser.commands.parsers.items() if parser.commands else ():
+        words = f"{prefix} {command}".strip()
+        found[words] = {flag for action in child._actions for flag in action.option_strings}
+        found |= options(child, words)
     return found
 
 

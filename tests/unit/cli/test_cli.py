@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import signal
@@ -17,9 +16,11 @@ import pytest
 import data_prep.cli.commands
 import dstransformer.cli.program
 from dstransformer.cli import main
-from dstransformer.cli.options import split_values
 from dstransformer.errors import DataError
 from dstransformer.io.command import CommandParser, exit_on_sigterm, run_guarded
+
+COMMANDS = dstransformer.cli.program.build_parser().commands
+assert COMMANDS is not None
 
 
 @pytest.mark.parametrize("arguments", [
@@ -68,6 +69,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         "--beam-siz (did you mean '--beam'?) 2; see `dst evaluate --help`"),
     ("translate nowhere --over", "unrecognized arguments: --over"),
     ("nonsense", "invalid choice: 'nonsense'; see `dst --help`"),
+    ("export onnx", "argument FORMAT: invalid choice: 'onnx' (choose from hf, ct2, marian); see `dst export --help`"),
     ("trian", "invalid choice: 'trian' (did you mean 'train'?); see `dst --help`"),
     ("train toy --corp c --run r", "unrecognized arguments: --corp (did you mean '--corpus'?); see `dst train --help`"),
     ("--hlp", "unrecognized arguments: --hlp (did you mean '--help'?); see `dst --help`"),
@@ -107,7 +109,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"dst {dstransformer.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["", *dstransformer.cli.program.build_parser().commands])
+@pytest.mark.parametrize("command", ["", *COMMANDS.parsers])
 def test_every_option_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"] if command else ["--help"])
@@ -119,13 +121,12 @@ def test_every_option_has_a_help_text(command: str, capsys: pytest.CaptureFixtur
 
 
 def iter_examples(parser: CommandParser) -> Iterator[str]:
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not groups:
+    if parser.commands is None:
         assert parser.examples, parser.prog
         yield from parser.examples
-    for group in groups:
-        for command in group.choices.values():
-            yield from iter_examples(command)
+        return
+    for command in parser.commands.parsers.values():
+        yield from iter_examples(command)
 
 
 @pytest.mark.parametrize("program", [dstransformer.cli.program, data_prep.cli.commands])
@@ -133,7 +134,7 @@ def test_every_command_has_an_example_that_is_right(program: ModuleType) -> None
     for example in iter_examples(program.build_parser()):
         words = shlex.split(example)
         start = next(place for place, word in enumerate(words) if word in ("dst", "dst-prep", "dstransformer"))
-        program._parse(split_values(words[start + 1 :]))
+        program.parse(words[start + 1 :])
 
 
 def raising(error: BaseException) -> int:

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.cli.options import CommandResult, folder
 from dstransformer.errors import UserError
-from dstransformer.io.command import CommandParser
+from dstransformer.io.command import Commands
 
 if TYPE_CHECKING:
     from dstransformer.extras.doctor.finding import Finding
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FAULT_STATUS = 1
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst doctor``."""
     parser = commands.add_parser(
         "doctor",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import CommandResult, Commands, folder
-from dstransformer.io.command import CommandParser
+from dstransformer.cli.options import CommandResult, folder
+from dstransformer.io.command import Commands
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -13,7 +13,7 @@ QUICK_LENGTHS = (128, 256, 512, 1024)
 QUICK_WIDTHS = (64, 128, 256)
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst table1``."""
     parser = commands.add_parser(
         "table1",

@@ -6,11 +6,11 @@ import argparse
 import json
 import math
 
-from dstransformer.cli.options import CommandResult, Commands, folder
-from dstransformer.io.command import CommandParser
+from dstransformer.cli.options import CommandResult, folder
+from dstransformer.io.command import Commands
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst table2``."""
     parser = commands.add_parser(
         "table2",

@@ -6,11 +6,11 @@ import argparse
 import json
 import os
 
-from dstransformer.cli.options import CommandResult, Commands, folder
-from dstransformer.io.command import CommandParser, Stopped
+from dstransformer.cli.options import CommandResult, folder
+from dstransformer.io.command import Commands, Stopped
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst table3``."""
     parser = commands.add_parser(
         "table3",

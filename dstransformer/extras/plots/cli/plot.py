@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.cli.options import CommandResult, folder
 from dstransformer.errors import UserError
-from dstransformer.io.command import CommandParser
+from dstransformer.io.command import Commands
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst plot``."""
     parser = commands.add_parser(
         "plot",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.cli.options import CommandResult, folder
 from dstransformer.errors import DataError
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import Commands, exit_on_sigterm
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parsers of ``dst sign`` and ``dst verify``."""
     sign = commands.add_parser(
         "sign",

@@ -10,17 +10,17 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import TOKENIZERS, CommandResult, Commands, add_target, file, folder
+from dstransformer.cli.options import TOKENIZERS, CommandResult, add_target, file, folder
 from dstransformer.cli.score import add_scoring, load_scorer
 from dstransformer.errors import UserError
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding.scoring import Scorer
     from dstransformer.extras.rerank.reranking import Criterion, Group
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst rerank``."""
     parser = commands.add_parser(
         "rerank",

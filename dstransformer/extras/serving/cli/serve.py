@@ -8,15 +8,15 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, add_decoding, search_settings
+from dstransformer.cli.options import CommandResult, add_decoding, search_settings
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.command import CommandParser, exit_on_sigterm
+from dstransformer.io.command import Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.extras.serving.model import Model
 
 
-def add_parser(commands: Commands[CommandParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst serve``."""
     parser = commands.add_parser(
         "serve",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import signal
@@ -35,18 +34,11 @@ def corpus(tmp_path: Path) -> Path:
     return write_corpus(tmp_path / "corpus", ROWS)
 
 
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from parsers(command)
-
-
 def test_every_option_has_help() -> None:
-    for parser in parsers(commands.build_parser()):
-        for action in parser._actions:
-            assert action.help or isinstance(action, argparse._SubParsersAction), (parser.prog, action.dest)
+    parser = commands.build_parser()
+    assert parser.commands is not None
+    for name, command in parser.commands.parsers.items():
+        assert [action.dest for action in command._actions if not action.help] == [], name
 
 
 def test_the_manifest_states_the_versions_of_the_packages_that_rules_needed(tmp_path: Path, options: list[str]) -> None:
