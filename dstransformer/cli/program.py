@@ -19,17 +19,14 @@ from dstransformer.io.command import CommandParser, print_text, run_guarded
 GROUPS = {
     "every day": ("cli.train", "cli.translate", "cli.evaluate", "cli.presets"),
     "models": (
-        "cli.export", "cli.import_model", "extras.serving.cli.serve", "cli.average", "extras.reproduction.cli.sign",
+        "cli.export", "cli.import_model", "extras.serving.cli", "cli.average", "extras.reproduction.sign",
     ),
     "runs": (
-        "cli.checkpoints", "extras.plots.cli.plot", "cli.track", "extras.reproduction.cli.reproduce",
+        "cli.checkpoints", "extras.plots.cli", "cli.track", "extras.reproduction.cli",
         "extras.doctor.cli.doctor", "cli.ds_config",
     ),
-    "translations": ("extras.rerank.cli.rerank", "cli.score", "cli.align"),
-    "the paper": (
-        "cli.parse", "extras.paper.cli.attention", "extras.paper.cli.table1", "extras.paper.cli.table2",
-        "extras.paper.cli.table3",
-    ),
+    "translations": ("extras.rerank.cli", "cli.score", "cli.align"),
+    "the paper": ("cli.parse", "extras.paper.cli"),
 }  # fmt: skip
 
 

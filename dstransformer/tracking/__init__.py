@@ -25,7 +25,7 @@ from dstransformer.tracking.events import (
 )
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
 from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
-from dstransformer.tracking.mlflow.run_group import PARENT_TAG, RunGroup
+from dstransformer.tracking.mlflow.parent_run import close_group, open_group
 from dstransformer.tracking.mlflow.tracked_run import (
     find_run,
     log_evaluation,
@@ -39,7 +39,6 @@ from dstransformer.tracking.tracker import FanOut, build_tracker
 
 __all__ = [
     "METRICS_NAME",
-    "PARENT_TAG",
     "BundleSaved",
     "CheckpointSaved",
     "ConsoleProgress",
@@ -54,7 +53,6 @@ __all__ = [
     "NullTracker",
     "Rollback",
     "RunEnd",
-    "RunGroup",
     "RunStart",
     "RunStatus",
     "SaveFailed",
@@ -63,9 +61,11 @@ __all__ = [
     "TrainingProgress",
     "UpdateDone",
     "build_tracker",
+    "close_group",
     "find_run",
     "log_evaluation",
     "logged_evaluations",
+    "open_group",
     "register_bundle",
     "resolve_tracking_uri",
     "send_evaluations",

@@ -16,7 +16,7 @@ from dstransformer.config import load_config
 from dstransformer.io.command import run_guarded
 from dstransformer.io.files import replace_file
 from dstransformer.io.json_text import read_json
-from dstransformer.tracking import RunGroup
+from dstransformer.tracking import close_group, open_group
 
 #: 2: the chains, the costs and what is shipped; ``bytes`` and ``speed`` name ``student.ct2`` instead of
 #: ``student, ct2``.
@@ -35,17 +35,22 @@ def main() -> int:
     parser.add_argument("act", choices=("start", "finish"))
     act = parser.parse_args().act
     folder = Path.cwd()
-    group = RunGroup(folder, os.environ["MLFLOW_TRACKING_URI"], load_config("base").tracking.experiment)
+    store, experiment = os.environ["MLFLOW_TRACKING_URI"], load_config("base").tracking.experiment
+    tracked = folder / "tracking.id"  # empty if the store did not accept the run
+    known = tracked.read_text(encoding="utf-8") if tracked.exists() else ""
+    run_id = open_group(
+        store, experiment, known or None, name=f"distillation · {folder.name}", params={}, source="snakemake"
+    )
     if act == "start":
-        group.start(f"distillation · {folder.name}", {}, "snakemake")
-        replace_file(folder / "tracking.id", group.run_id or "")
+        replace_file(tracked, run_id or "")
         return 0
     report = collect(folder)
     page = to_markdown(report)
     replace_file(folder / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     replace_file(folder / "report.md", page)
-    group.log(page, ["report.md", "report.json"], metrics(report))
-    group.finish("finished")
+    if run_id is not None:
+        files = [folder / "report.md", folder / "report.json"]
+        close_group(store, run_id, note=page, files=files, metrics=metrics(report), status="finished")
     print(page)
     return 0
 

@@ -42,7 +42,7 @@ from dstransformer.decoding.parts import _read_job
 from dstransformer.evaluation.published_sets import published_test_set
 from dstransformer.exchange.eole import import_eole
 from dstransformer.extras.paper.table2 import format_table, read_run
-from dstransformer.extras.paper.table3_rows import Table, read_table
+from dstransformer.extras.paper.table3_report import Table, read_table
 from dstransformer.extras.rerank.reranking import iter_nbest
 from dstransformer.io.files import file_sha256
 from dstransformer.io.products import product_of
@@ -54,7 +54,6 @@ from dstransformer.parsing.trees import normalise, read_trees
 from dstransformer.tracking.metrics_log import first_time, last_time, read_records
 from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import Outbox
-from dstransformer.tracking.mlflow.run_group import is_group
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
 from dstransformer.tracking.plot import read_runs
 from dstransformer.training.checkpoints.following import Results
@@ -288,7 +287,6 @@ def make_outbox(folder: Path) -> None:
 
 def read_outbox(folder: Path) -> None:
     outbox = Outbox(folder)
-    is_group(outbox)
     lacks_end(outbox)
     outbox.pending()
     for batch in outbox.batches():
@@ -354,7 +352,7 @@ TARGETS = [
     Target("work-folder", make_work, read_work, hashes=True),
     Target("outbox", make_outbox, read_outbox),
     Target("tracking", text("tracking.json", json.dumps(ADDRESS)), TrackingState.load),
-    Target("table3", text("table3.json", json.dumps(Table({"scale": 1}, {}).to_json())),
+    Target("table3", text("table3.json", json.dumps(Table(settings={"scale": 1}, rows={}).to_json())),
            lambda folder: read_table(folder / "table3.json")),
     Target("evaluations", lines("evaluations.jsonl", RESULT, RESULT), Results),
     Target("job", text("job.json", json.dumps(JOB)), lambda folder: _read_job(folder / "job.json")),

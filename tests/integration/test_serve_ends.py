@@ -25,8 +25,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model_of(server: Server) -> psutil.Process:
-    """The process of its model."""
-    (model,) = psutil.Process(server.process.pid).children()
+    """The process of its model; beside it multiprocessing has one that tracks its resources."""
+    (model,) = (each for each in psutil.Process(server.process.pid).children() if "spawn_main" in str(each.cmdline()))
     return model
 
 
@@ -109,4 +109,5 @@ def test_the_model_ends_with_a_server_that_is_killed(asked: tuple[Server, HTTPCo
     server, _ = asked
     model = model_of(server)
     server.process.kill()
+    model.resume()
     wait_until(lambda: not model.is_running() or model.status() == psutil.STATUS_ZOMBIE)

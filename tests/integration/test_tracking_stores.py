@@ -7,10 +7,11 @@ import json
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from support.faults.disk import full_disk
+from mlflow import MlflowClient
 from support.processes.launching import run_dst
 from support.services.mlflow_runs import (
     artifact_text,
@@ -25,19 +26,19 @@ from support.services.mlflow_runs import (
 from support.services.mlflow_server import evaluation_of, make_start, wait_until
 from support.training.runs import TINY
 
-from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.io.files import hold_lock
+from dstransformer.errors import DataError, StorageError
 from dstransformer.tracking import (
     METRICS_NAME,
     BundleSaved,
     MetricsLog,
     RunEnd,
-    RunGroup,
     TrainingProgress,
+    close_group,
+    open_group,
     resolve_tracking_uri,
     send_pending,
 )
-from dstransformer.tracking.mlflow.location import GROUP_LOCK_NAME, STATE_NAME
+from dstransformer.tracking.mlflow.location import STATE_NAME
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -150,40 +151,26 @@ def test_dst_track_blames_a_bad_setting_and_not_the_server(run_folder: Path, mon
     assert "try again" not in str(refused.value)
 
 
-def test_dst_track_leaves_a_group_whose_runs_train_its_state(run_folder: Path, store: str) -> None:
-    group = RunGroup(run_folder, "http://127.0.0.1:9", "translation")  # nobody listens
-    group.start("table 3", {"scale": "toy"}, "dst table3")
-    state = json.loads((run_folder / STATE_NAME).read_text())
-    (run_folder / STATE_NAME).write_text(json.dumps(state | {"tracking_uri": store}))
-    assert send_pending(run_folder) == 2
-    client, run = tracked_run(run_folder)
-    assert run.info.status == "RUNNING"
-    assert not (run_folder / ".lock").exists(), "the folder would pass for that of a run"
-    with (
-        hold_lock(run_folder / GROUP_LOCK_NAME, "busy", keep=True),
-        pytest.raises(UserError, match="sends"),
-    ):
-        send_pending(run_folder)
-    again = RunGroup(run_folder, store, "translation")
-    again.start("table 3", {"scale": "toy"}, "dst table3")
-    again.finish("finished")
-    assert client.get_run(run.info.run_id).info.status == "FINISHED"
-
-
-@pytest.mark.slow
-def test_a_group_whose_folder_fails_does_not_blame_the_store(
-    run_folder: Path, store: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_group_is_one_run_however_often_it_is_opened(
+    run_folder: Path, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    group = RunGroup(run_folder, store, "translation")
-    with full_disk():
-        group.start("table 3", {}, "dst table3")
-    group.start("table 3", {}, "dst table3")
-    monkeypatch.setattr(Outbox, "has_pending", failing_disk)
-    group.finish("finished")
-    assert [record.getMessage() for record in caplog.records] == [
-        f"cannot write tracking records to {run_folder}: File too large; MLflow lacks them",
-        f"cannot read the tracking records of {run_folder}: Input/output error; they are sent later",
-    ]
+    open_one = partial(open_group, experiment="translation", name="table", params={"scale": "toy"}, source="dst table3")
+    assert open_one("http://127.0.0.1:9", known=None) is None  # nobody listens
+    assert "http://127.0.0.1:9 does not accept" in caplog.text
+    known = open_one(store, known=None)
+    assert known is not None
+    assert open_one(store, known=known) == known
+    client = MlflowClient(store)
+    assert client.get_run(known).info.status == "RUNNING"
+    (run_folder / "table.md").write_text("| base |")
+    assert close_group(store, known, note="a note", files=[run_folder / "table.md"], status="finished") is not None
+    run = client.get_run(known)
+    assert (run.info.status, run.data.params, run.data.tags["mlflow.note.content"]) == (
+        "FINISHED", {"scale": "toy"}, "a note"
+    )  # fmt: skip
+    assert [file.path for file in client.list_artifacts(known)] == ["table.md"]
+    client.delete_run(known)
+    assert open_one(store, known=known) not in (known, None)
 
 
 def test_a_run_folder_that_cannot_be_read_for_a_while_is_not_the_fault_of_the_store(

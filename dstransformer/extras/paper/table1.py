@@ -1,8 +1,4 @@
-"""Measures the layer types of the paper's Table 1 and compares the measurements with the orders it states (section 4).
-
-The formulas are in ``table1_formulas.py``, the layers in ``table1_layers.py``; ``table1_report.py`` shows the
-result.
-"""
+"""Measures the layer types of the paper's Table 1 and fits how time and memory grow (section 4)."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 
 import numpy as np
@@ -18,8 +15,7 @@ import torch
 
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.errors import UserError
-from dstransformer.extras.paper.table1_formulas import LAYER_TYPES, LayerType, Size
-from dstransformer.extras.paper.table1_layers import Layer, build_layer
+from dstransformer.extras.paper.table1_layers import LAYER_TYPES, Layer, LayerType, Size
 from dstransformer.io.progress import Advance
 
 #: A quick pass is repeated for this many seconds, at most :data:`MAX_REPETITIONS` times.
@@ -182,6 +178,11 @@ class Settings:
         """The size at the largest length and width."""
         return self.size(self.lengths[-1], self.widths[-1])
 
+    @property
+    def fitted(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Lengths and widths of the fits."""
+        return larger_half(self.lengths), larger_half(self.widths)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -204,15 +205,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Table1:
-    """The result: one row for each layer type. ``fitted`` are the lengths and widths of the fits."""
+    """The result: one row for each layer type."""
 
     settings: Settings
     rows: tuple[Row, ...]
-
-    @property
-    def fitted(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Lengths and widths of the fits."""
-        return larger_half(self.settings.lengths), larger_half(self.settings.widths)
 
 
 def larger_half(values: Sequence[int]) -> tuple[int, ...]:
@@ -278,21 +274,20 @@ def measure_table1(settings: Settings, progress: Advance) -> Table1:
 
 def _measure_row(kind: LayerType, settings: Settings, progress: Advance) -> Row:
     costs = {}
-    for n in settings.lengths:
-        for d in settings.widths:
-            torch.manual_seed(1)
-            try:
-                layer = build_layer(kind, settings.size(n, d), settings.batch, settings.device)
-                costs[n, d] = measure(layer, settings.repetitions, settings.device)
-            except (RuntimeError, MemoryError) as error:
-                if not is_memory_error(error):
-                    raise
-                raise UserError(
-                    f"there is not enough memory for {kind.name} at length {n:,} and width {d:,}: give shorter "
-                    "--lengths or smaller --widths"
-                ) from None
-            progress(1)
-    sizes = [(n, d) for n in larger_half(settings.lengths) for d in larger_half(settings.widths)]
+    for n, d in product(settings.lengths, settings.widths):
+        torch.manual_seed(1)
+        try:
+            layer = kind.build(settings.size(n, d), settings.batch, settings.device)
+            costs[n, d] = measure(layer, settings.repetitions, settings.device)
+        except (RuntimeError, MemoryError) as error:
+            if not is_memory_error(error):
+                raise
+            raise UserError(
+                f"there is not enough memory for {kind.name} at length {n:,} and width {d:,}: give shorter --lengths "
+                "or smaller --widths"
+            ) from None
+        progress(1)
+    sizes = list(product(*settings.fitted))
     return Row(
         kind,
         costs,

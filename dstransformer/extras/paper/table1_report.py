@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -16,13 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from dstransformer import __version__
-from dstransformer.errors import DataError, UserError
-from dstransformer.extras.paper.table1 import LayerCost, PowerLaw, Row, Table1
-from dstransformer.extras.paper.table1_formulas import Size, contiguous_path_length
+from dstransformer.extras.paper.table1 import PowerLaw, Row, Table1
+from dstransformer.extras.paper.table1_layers import contiguous_path_length
 from dstransformer.io.figures import line_colours, new_figure, picture, style_axes
 from dstransformer.io.files import replace_folder, storage_errors, write_durably
 from dstransformer.io.json_text import read_json
-from dstransformer.io.products import enclosing_product
+from dstransformer.io.output_folders import check_output_folder
 from dstransformer.model.ops import processor_name
 
 FORMAT_VERSION = 1
@@ -32,48 +31,29 @@ FILES = ("table1.md", JSON_NAME, "table1.png", "table1.svg")
 
 def markdown(table: Table1) -> str:
     """The result as Markdown: orders beside fits, counted values, measurements at the largest size, and the method."""
-    largest = table.settings.largest
-    at_longest, at_largest = f"n = {largest.n:,}", f"n = {largest.n:,}, d = {largest.d:,}"
-    orders = ["layer type", "complexity per layer", "multiply-adds", "their fit", "time, fit", "memory, fit"]
-    counted = ["layer type", "sequential operations", at_longest, "maximum path length", at_longest]
-    measured = [at_largest, "forward", "backward", "peak memory", "multiply-adds a second"]
-    tables = [
-        _table(orders, [_orders(row) for row in table.rows]),
-        _table(counted, [_counted(row, largest) for row in table.rows]),
-        _table(measured, [_measured(row, table) for row in table.rows]),
-    ]
+    size, batch = table.settings.largest, table.settings.batch
+    at_longest, at_largest = f"n = {size.n:,}", f"n = {size.n:,}, d = {size.d:,}"
+    orders = [["layer type", "complexity per layer", "multiply-adds", "their fit", "time, fit", "memory, fit"]]
+    counted = [["layer type", "sequential operations", at_longest, "maximum path length", at_longest]]
+    measured = [[at_largest, "forward", "backward", "peak memory", "multiply-adds a second"]]
+    for row in table.rows:
+        kind, cost = row.kind, row.costs[size.n, size.d]
+        orders.append([kind.name, kind.complexity, kind.formula, _law(row.count), _fit(row.time), _fit(row.memory)])
+        operations, length = kind.sequential_operations(size), kind.path_length(size)
+        counted.append([kind.name, kind.sequential, f"{operations:,}", kind.path, f"{length:,}"])
+        rate = batch * kind.multiply_adds(size) / cost.forward_seconds
+        forward, backward = (f"{_digits(1e3 * time)} ms" for time in (cost.forward_seconds, cost.backward_seconds))
+        memory = f"{_digits(cost.peak_bytes / 1e6)} MB"
+        measured.append([kind.name, forward, backward, memory, f"{_digits(rate / 1e9)} · 10⁹"])
+    tables = [_table(*rows) for rows in (orders, counted, measured)]
     return "\n\n".join([*tables, _machine_and_method(table), _notes(table)])
-
-
-def _orders(row: Row) -> list[str]:
-    kind = row.kind
-    return [kind.name, kind.complexity, kind.formula, _law(row.count), _fit(row.time), _fit(row.memory)]
-
-
-def _counted(row: Row, size: Size) -> list[str]:
-    kind = row.kind
-    operations, length = kind.sequential_operations(size), kind.path_length(size)
-    return [kind.name, kind.sequential, f"{operations:,}", kind.path, f"{length:,}"]
-
-
-def _measured(row: Row, table: Table1) -> list[str]:
-    size = table.settings.largest
-    cost = row.costs[size.n, size.d]
-    rate = table.settings.batch * row.kind.multiply_adds(size) / cost.forward_seconds
-    return [
-        row.kind.name,
-        f"{_digits(1e3 * cost.forward_seconds)} ms",
-        f"{_digits(1e3 * cost.backward_seconds)} ms",
-        f"{_digits(cost.peak_bytes / 1e6)} MB",
-        f"{_digits(rate / 1e9)} · 10⁹",
-    ]
 
 
 def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def _table(head: list[str], *rows: list[str]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
 
 
@@ -101,7 +81,7 @@ def _machine_and_method(table: Table1) -> str:
 
 
 def _notes(table: Table1) -> str:
-    lengths, widths = (", ".join(f"{value:,}" for value in values) for values in table.fitted)
+    lengths, widths = (", ".join(f"{value:,}" for value in values) for values in table.settings.fitted)
     longest, kernel = table.settings.lengths[-1], table.settings.kernel
     return "\n".join(
         [
@@ -128,22 +108,13 @@ def machine(device: torch.device) -> str:
 def to_json(table: Table1) -> dict[str, Any]:
     """The result as plain data; docs/reference/formats.md describes it."""
     settings = table.settings
-    lengths, widths = table.fitted
+    lengths, widths = settings.fitted
     return {
         "format_version": FORMAT_VERSION,
         "dstransformer": __version__,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(settings.device),
-        "settings": {
-            "lengths": settings.lengths,
-            "widths": settings.widths,
-            "neighbourhood": settings.neighbourhood,
-            "kernel": settings.kernel,
-            "batch": settings.batch,
-            "repetitions": settings.repetitions,
-            "device": str(settings.device),
-            "precision": "fp32",
-        },
+        "settings": {**asdict(settings), "device": str(settings.device), "precision": "fp32"},
         "fitted": {"lengths": lengths, "widths": widths},
         "layers": [_row_json(row, table) for row in table.rows],
     }
@@ -181,34 +152,19 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
         overwrite: Whether an earlier result may be replaced.
 
     Raises:
-        DataError: The folder is part of a corpus, a checkpoint or a bundle, holds anything but an earlier result, or
-            holds one and ``overwrite`` is false.
+        DataError: See :func:`check_output_folder`.
         StorageError: The folder cannot be created or read.
     """
-    target = Path(os.path.realpath(out))
-    found = enclosing_product(target)
-    if found is not None and (found[0] != "run" or found[1] == target):
-        raise DataError(f"--out {out} is or lies in the {found[0]} {found[1]}: choose another folder")
-    if target.exists() and not target.is_dir():
-        raise DataError(f"--out {out} is a file: name a folder")
+    check_output_folder(out, "--out", "a result of `dst table1`", _is_result, FILES, overwrite=overwrite)
     with storage_errors(out):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent):
             pass  # it can be written to
-        present = sorted(path.name for path in target.iterdir()) if target.is_dir() else []
-    if not present:
-        return
-    if others := [name for name in present if name not in FILES]:
-        raise DataError(f"--out {out} holds {others[0]}, which `dst table1` did not write: choose another folder")
-    if not _is_result(target / JSON_NAME):
-        raise DataError(f"--out {out} is not empty and not a result of `dst table1`: choose another folder")
-    if not overwrite:
-        raise UserError(f"--out {out} holds a result already: replace it with --overwrite, or choose another folder")
 
 
-def _is_result(path: Path) -> bool:
+def _is_result(folder: Path) -> bool:
     try:
-        return "format_version" in read_json(path, nan=True)
+        return "format_version" in read_json(folder / JSON_NAME, nan=True)
     except (OSError, ValueError, TypeError):
         return False
 
@@ -235,18 +191,10 @@ def write_folder(table: Table1, out: Path) -> None:
     replace_folder(out, write, full="make room, or choose another folder")
 
 
-class Quantity(NamedTuple):
-    """What a row of panels shows: title with unit, units in a second or byte, and the functions that return it."""
-
-    title: str
-    units: float
-    value: Callable[[LayerCost], float]
-    law: Callable[[Row], PowerLaw]
-
-
+#: What the panels show: title with unit, units in a second or byte, and the attributes of costs and rows.
 QUANTITIES = (
-    Quantity("time of both passes in ms", 1e3, lambda cost: cost.seconds, lambda row: row.time),
-    Quantity("peak memory in MB", 1e-6, lambda cost: cost.peak_bytes, lambda row: row.memory),
+    ("time of both passes in ms", 1e3, "seconds", "time"),
+    ("peak memory in MB", 1e-6, "peak_bytes", "memory"),
 )
 
 #: One for each layer type, because lines may overlap.
@@ -262,47 +210,41 @@ def draw_table1(table: Table1, machine: str) -> Figure:
         table: The measurements.
         machine: The machine that was measured, for the title.
     """
-    n, d = table.settings.lengths[-1], table.settings.widths[-1]
-    by_length = [(length, d) for length in table.settings.lengths]
-    by_width = [(n, width) for width in table.settings.widths]
+    settings = table.settings
+    n, d = settings.lengths[-1], settings.widths[-1]
     figure = new_figure(13.5, 8.5)
     figure.suptitle(f"Table 1, measured: {machine}; dotted: the fits", fontsize=11)
-    for (left, right), quantity in zip(figure.subplots(2, 2), QUANTITIES, strict=True):
-        style_axes(left, f"{quantity.title}, d = {d:,}")
-        style_axes(right, f"{quantity.title}, n = {n:,}")
-        _draw_panel(left, table, quantity, by_length, varying=0)
-        _draw_panel(right, table, quantity, by_width, varying=1)
+    for (left, right), (title, units, cost, law) in zip(figure.subplots(2, 2), QUANTITIES, strict=True):
+        style_axes(left, f"{title}, d = {d:,}")
         left.set_xlabel("length n")
+        style_axes(right, f"{title}, n = {n:,}")
         right.set_xlabel("width d")
+        for row, colour, marker in zip(table.rows, line_colours(len(table.rows)), MARKERS, strict=True):
+            style = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.4}
+            values = {size: units * getattr(each, cost) for size, each in row.costs.items()}
+            fit: PowerLaw = getattr(row, law)
+            left.plot(
+                settings.lengths, [values[length, d] for length in settings.lengths],
+                label=f"{row.kind.name}: $n^{{{fit.n_exponent:.2f}}}$", **style,
+            )  # fmt: skip
+            right.plot(
+                settings.widths, [values[n, width] for width in settings.widths],
+                label=f"{row.kind.name}: $d^{{{fit.d_exponent:.2f}}}$", **style,
+            )  # fmt: skip
+            lengths, widths = settings.fitted
+            dotted = {"color": "black", "linestyle": ":", "linewidth": 1.2}
+            left.plot(lengths, [units * fit.value(length, d) for length in lengths], **dotted)
+            right.plot(widths, [units * fit.value(n, width) for width in widths], **dotted)
+        _scale_axes(left, settings.lengths)
+        _scale_axes(right, settings.widths)
     return figure
 
 
-def _draw_panel(
-    axes: Axes, table: Table1, quantity: Quantity, sizes: Sequence[tuple[int, int]], *, varying: int
-) -> None:
-    """Draw a line for each layer type over sizes in which the length (``varying`` 0) or the width (1) grows."""
-    fitted = [size for size in sizes if size[0] in table.fitted[0] and size[1] in table.fitted[1]]
-    for row, colour, marker in zip(table.rows, line_colours(len(table.rows)), MARKERS, strict=True):
-        law = quantity.law(row)
-        axes.plot(
-            [size[varying] for size in sizes],
-            [quantity.units * quantity.value(row.costs[size]) for size in sizes],
-            color=colour,
-            marker=marker,
-            markersize=5,
-            linewidth=1.4,
-            label=f"{row.kind.name}: ${'nd'[varying]}^{{{(law.n_exponent, law.d_exponent)[varying]:.2f}}}$",
-        )
-        axes.plot(
-            [size[varying] for size in fitted],
-            [quantity.units * law.value(*size) for size in fitted],
-            color="black",
-            linestyle=":",
-            linewidth=1.2,
-        )
+def _scale_axes(axes: Axes, ticks: Sequence[int]) -> None:
+    """Logarithmic axes, and the legend below."""
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator([size[varying] for size in sizes]))
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

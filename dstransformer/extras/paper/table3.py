@@ -10,9 +10,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +24,17 @@ from dstransformer.distributed.child import ChildResult, run_dst
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import RUN_AGAIN, DataError, UserError, without_secrets
-from dstransformer.extras.paper.table3_report import draw, to_markdown
-from dstransformer.extras.paper.table3_rows import (
-    ROWS,
-    Row,
-    RowResult,
-    Table,
-    differences,
-    read_table,
-    scale_preset,
-    scale_row,
-    select_rows,
-)
+from dstransformer.extras.paper.table3_report import RowResult, Table, draw, read_table, to_markdown
+from dstransformer.extras.paper.table3_rows import Row, differences, scale_preset, scale_row, select_rows
 from dstransformer.io.command import Stopped, stopped_by_signals
 from dstransformer.io.files import hold_lock, replace_file, storage_errors
 from dstransformer.io.products import enclosing_product
 from dstransformer.model import parameter_count
-from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
-from dstransformer.tracking.mlflow.location import GROUP_LOCK_NAME
+from dstransformer.tracking import RunStatus, close_group, open_group, resolve_tracking_uri
 from dstransformer.tracking.mlflow.page import manifest_digest
 
 STATE_NAME = "table3.json"
-PICTURE_NAME = "table3.png"
-
-#: Part of the error of ``dst train`` if another process is writing the run.
-BUSY = "another process is training in"
-
-#: Entries of an output folder besides the rows' run folders.
-_OWN = (STATE_NAME, "table3.md", PICTURE_NAME, "presets", "logs")
-_PUBLISHED = ("table3.md", STATE_NAME, PICTURE_NAME)
+LOCK_NAME = ".table3.lock"
 
 
 @dataclass(frozen=True)
@@ -95,7 +77,6 @@ class TableRun:
         self._request = request
         self._processes = processes
         self._out = request.out
-        self._began = 0.0
         self._base = _load(request, scale_preset(request.scale), request.updates)
         presets = {row.name: scale_row(row, request.scale, request.updates) for row in self.rows}
         _check_overrides(request, presets)
@@ -106,9 +87,10 @@ class TableRun:
         self._uri = resolve_tracking_uri(tracking.uri, self._out) if tracking.enabled else None
         _check_out(self._out)
         with storage_errors(self._out):
-            for folder in ("presets", "logs"):
-                (self._out / folder).mkdir(parents=True, exist_ok=True)
+            self._out.mkdir(parents=True, exist_ok=True)
             with self._locked():
+                for folder in ("presets", "logs"):
+                    (self._out / folder).mkdir(exist_ok=True)
                 table = self.read()
                 if table.settings != self._settings:
                     raise UserError(_describe_mismatch(self._out, table.settings, self._settings))
@@ -126,38 +108,38 @@ class TableRun:
         Raises:
             Stopped: A signal was received. The row in training has written a checkpoint.
         """
-        self._began = time.time()
-        group = self._open_group()
+        began = time.time()
+        self._open_group()
+        status: RunStatus = "killed"
         try:
             with stopped_by_signals():
                 for row in self._training_order():
-                    self._train(row, wait=0.0)
+                    self._train(row, began, wait=0.0)
                 if self._processes.rank == 0:
-                    self._report_waiting()
-                    for row in self._training_order():  # those that other workers train
-                        self._train(row, wait=-1.0)
-        except BaseException:
-            self._publish(group, "killed")
-            raise
-        failed = any(result.status == "failed" for result in self.results().values())
-        self._publish(group, "failed" if failed else "finished")
+                    if waiting := self._unfinished():
+                        self._report(f"waiting for rows that other workers train: {', '.join(waiting)}")
+                    for row in self._training_order():
+                        self._train(row, began, wait=-1.0)
+            status = "failed" if self.failed() else "finished"
+        finally:
+            self._publish(status)
         return self.read()
 
-    def _report_waiting(self) -> None:
-        results = self.results()
-        ended = {name for name, result in results.items() if result.status in ("done", "failed")}
-        if others := [row.name for row in self.rows if row.name not in ended]:
-            self._report(f"waiting for rows that other workers train: {', '.join(others)}")
-
-    def results(self) -> dict[str, RowResult]:
-        """The rows of the request that were started so far, by name."""
-        known = self.read().results
-        return {row.name: known[row.name] for row in self.rows if row.name in known}
+    def failed(self) -> bool:
+        """Whether a row of the request has failed."""
+        known = self.read().rows
+        return any(row.name in known and known[row.name].status == "failed" for row in self.rows)
 
     def read(self) -> Table:
         """The table on disk; an empty one if there is none."""
         path = self._out / STATE_NAME
-        return read_table(path) if path.exists() else Table(self._settings, {})
+        return read_table(path) if path.exists() else Table(settings=self._settings, rows={})
+
+    def _unfinished(self) -> list[str]:
+        known = self.read().rows
+        return [
+            row.name for row in self.rows if row.name not in known or known[row.name].status not in ("done", "failed")
+        ]
 
     def _training_order(self) -> list[Row]:
         """The rows in the paper's order; with several workers the longest first, so that the workers end together."""
@@ -171,35 +153,28 @@ class TableRun:
     def _updates(self, row: Row) -> int:
         return self._configs[row.name].training.max_updates
 
-    def _new_result(self, row: Row) -> RowResult:
-        return RowResult(
-            "interrupted",
-            differences(self._configs[row.name], None if row.group == "base" else self._base),
-            self._parameters(row),
-        )
-
-    def _train(self, row: Row, wait: float) -> None:
+    def _train(self, row: Row, began: float, wait: float) -> None:
         """Train a row unless it is done, another worker trains it, or it failed since this worker began."""
         try:
             with hold_lock(self._out / f".{row.name}.lock", "", wait=wait, keep=True):
-                before = self.read().results.get(row.name)
-                if before is not None and (
-                    before.status == "done" or (before.status == "failed" and before.ended >= self._began)
-                ):
-                    return
-                self._train_locked(row, before or self._new_result(row))
+                before = self.read().rows.get(row.name)
+                if before is None:
+                    changed = differences(self._configs[row.name], None if row.group == "base" else self._base)
+                    before = RowResult(status="interrupted", differences=changed, parameters=self._parameters(row))
+                if before.status != "done" and not (before.status == "failed" and before.ended >= began):
+                    self._train_locked(row, before)
         except UserError as error:
             if str(error):
                 raise
 
     def _train_locked(self, row: Row, before: RowResult) -> None:
-        self._report(f"{row.name}: training {self._updates(row):,} updates; log {self._log(row)}")
-        ended = run_dst(self._command(row), self._log(row), self._environment())
-        result = _read_result(ended, replace(before, error="", seconds=before.seconds + ended.seconds))
-        result = replace(result, ended=time.time())
+        log = self._out / "logs" / f"{row.name}.log"
+        self._report(f"{row.name}: training {self._updates(row):,} updates; log {log}")
+        ended = run_dst(self._command(row), log, self._environment())
+        result = _read_result(ended, before)
         with self._locked():
             table = self.read()
-            self._write(replace(table, results={**table.results, row.name: result}))
+            self._write(table.model_copy(update={"rows": {**table.rows, row.name: result}}))
         if ended.signal is not None:
             raise Stopped(ended.signal)
         if result.status == "done":
@@ -213,60 +188,57 @@ class TableRun:
         request = self._request
         command = ["train", str(self._preset(row.name)), "--json"]
         command += ["--corpus", str(request.corpus), "--run", str(self._out / row.name), "--name", row.name]
-        state = TrackingState.load(self._out)
-        if state is not None and state.run_id is not None:
-            command += ["--tag", f"{PARENT_TAG}={state.run_id}"]
         command += [f"--set={override}" for override in request.overrides]
         return command + [f"--ds={fragment}" for fragment in request.fragments]
 
     def _environment(self) -> dict[str, str]:
-        environment = {} if self._uri is None else {"MLFLOW_TRACKING_URI": self._uri}
-        return environment | _device_variables(self._processes, os.environ)
+        """Variables of a row: its share of the machine, and the run in MLflow that it belongs to."""
+        environment = _device_variables(self._processes, os.environ)
+        if self._uri is not None:
+            environment["MLFLOW_TRACKING_URI"] = self._uri
+            if (parent := self.read().mlflow_run) is not None:
+                environment["MLFLOW_RUN_ID"] = parent
+        return environment
 
     def _preset(self, name: str) -> Path:
         return self._out / "presets" / f"{name}.yaml"
 
-    def _log(self, row: Row) -> Path:
-        return self._out / "logs" / f"{row.name}.log"
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with hold_lock(self._out / ".table3.lock", f"{self._out} is locked ({{owner}})", wait=300.0, keep=True):
-            yield
+    def _locked(self) -> AbstractContextManager[None]:
+        return hold_lock(self._out / LOCK_NAME, f"{self._out} is locked ({{owner}})", wait=300.0, keep=True)
 
     def _write(self, table: Table) -> None:
         replace_file(self._out / STATE_NAME, json.dumps(table.to_json(), indent=2) + "\n")
         replace_file(self._out / "table3.md", to_markdown(table))
 
-    def _open_group(self) -> RunGroup | None:
+    def _open_group(self) -> None:
+        """Open the run in MLflow above those of the rows."""
         if self._uri is None:
-            return None
-        with self._tracking():
-            group = RunGroup(self._out, self._uri, self._base.tracking.experiment)
-            params = {name: str(value) for name, value in self._settings.items()}
-            group.start(f"table 3 · {self._out.absolute().name}", params, "dst table3")
-        return group
+            return
+        with self._locked():  # of several workers the first one creates it
+            table = self.read()
+            known = open_group(
+                self._uri, self._base.tracking.experiment, table.mlflow_run,
+                name=f"table 3 · {self._out.absolute().name}", source="dst table3",
+                params={name: str(value) for name, value in self._settings.items()},
+            )  # fmt: skip
+            self._write(table.model_copy(update={"mlflow_run": known}))
 
-    def _publish(self, group: RunGroup | None, status: RunStatus) -> None:
+    def _publish(self, status: RunStatus) -> None:
         """Draw the picture, and log table and picture in MLflow. Rank 0, which ends last, ends the MLflow run."""
+        is_last = self._processes.rank == 0
         with self._locked():
             table = self.read()
-            if any(result.perplexity is not None for result in table.results.values()):
-                replace_file(self._out / PICTURE_NAME, draw(table))
-        if group is None:
-            return
-        with self._tracking():
-            group.log(to_markdown(table), [name for name in _PUBLISHED if (self._out / name).exists()])
-            if self._processes.rank == 0:
-                group.finish(status)
-        if group.page is not None and self._processes.rank == 0:
-            self._report(group.page)
-
-    @contextmanager
-    def _tracking(self) -> Iterator[None]:
-        """Hold the lock for MLflow, which workers use one at a time; the table has its own lock."""
-        with hold_lock(self._out / GROUP_LOCK_NAME, f"{self._out} is locked ({{owner}})", wait=-1.0, keep=True):
-            yield
+            picture = self._out / "table3.png"
+            if any(result.perplexity is not None for result in table.rows.values()):
+                replace_file(picture, draw(table))
+            if self._uri is None or table.mlflow_run is None:
+                return
+            files = [path for path in (self._out / "table3.md", self._out / STATE_NAME, picture) if path.exists()]
+            page = close_group(
+                self._uri, table.mlflow_run, note=to_markdown(table), files=files, status=status if is_last else None
+            )
+        if page is not None and is_last:
+            self._report(page)
 
     def _report(self, line: str) -> None:
         print(f"dst: {line}", file=sys.stderr, flush=True)
@@ -274,25 +246,27 @@ class TableRun:
 
 def _read_result(ended: ChildResult, before: RowResult) -> RowResult:
     """The result of a row from the JSON that ``dst train`` printed."""
+    known = {"error": "", "ended": time.time(), "seconds": before.seconds + ended.seconds}
     if ended.status:
-        failed = ended.signal is None and ended.status != RUN_AGAIN and BUSY not in ended.error
-        return replace(before, status="failed" if failed else "interrupted", error=ended.error if failed else "")
+        if ended.signal is not None or ended.status == RUN_AGAIN:
+            return before.model_copy(update=known | {"status": "interrupted"})
+        return before.model_copy(update=known | {"status": "failed", "error": ended.error})
     outcome = json.loads(ended.stdout)
     found = outcome["evaluations"]["validation"]
     name = next(name for kind in ("bleu_compound_split", "bleu") for name in found["metrics"] if name.startswith(kind))
     test = outcome["evaluations"].get("test", {"metrics": {}})["metrics"]
     cost = outcome["cost"]
-    return replace(
-        before,
-        status="done",
-        seconds=3600.0 * cost["device_hours"] / cost["devices"],
-        updates=outcome["step"],
-        perplexity=found["metrics"]["perplexity"],
-        bleu=found["metrics"][name],
-        bleu_name=name,
-        signature=found["signatures"][name],
-        test_bleu=test.get(name),
-    )
+    done = {
+        "status": "done",
+        "seconds": 3600.0 * cost["device_hours"] / cost["devices"],
+        "updates": outcome["step"],
+        "perplexity": found["metrics"]["perplexity"],
+        "bleu": found["metrics"][name],
+        "bleu_name": name,
+        "signature": found["signatures"][name],
+        "test_bleu": test.get(name),
+    }
+    return before.model_copy(update=known | done)
 
 
 def _check_overrides(request: TableRequest, presets: Mapping[str, Mapping[str, Any]]) -> None:
@@ -354,14 +328,9 @@ def _check_out(out: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out {out}: {folder} is a file; name a folder")
     with storage_errors(out):
-        names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-        rows = [row.name for row in ROWS] if ".table3.lock" in names else []  # rows stay if the state is moved away
-        own = {*_OWN, *rows, *(f".{row}.lock" for row in rows)}
-        others = sorted(name for name in names - own if not name.startswith(".table3"))
-        if others and not (out / STATE_NAME).is_file():  # checked last: another worker may be creating it
-            raise UserError(
-                f"--out {out} holds {others[0]}, which is not part of a table: choose a new or empty folder"
-            )
+        names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    if names and not {LOCK_NAME, STATE_NAME} & set(names):
+        raise UserError(f"--out {out} holds {names[0]}, which is not part of a table: choose a new or empty folder")
 
 
 def _device_variables(processes: Processes, environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,15 +1,86 @@
-"""Table 3 as Markdown and as a picture: our figures beside the paper's."""
+"""Table 3 as stored, as Markdown and as a picture: our figures beside the paper's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from dstransformer.extras.paper.table3_rows import COLUMNS, ROWS, Row, RowResult, Table
+from pydantic import BaseModel
+
+from dstransformer.extras.paper.table3_rows import COLUMNS, ROWS, Row
 from dstransformer.io.figures import COLOURS, label_of, new_figure, picture, style_axes
+from dstransformer.io.json_text import read_record
 
+FORMAT_VERSION = 1
 PAPER_COLOUR, OUR_COLOUR = "#9c9c9c", COLOURS[0]
+
+
+class RowResult(BaseModel):
+    """The result of a row so far.
+
+    Attributes:
+        status: ``done``, ``interrupted`` or ``failed``.
+        differences: The values of ``COLUMNS`` in which the row differs from base; all of them for base itself.
+        parameters: Number of weights.
+        seconds: Time of the training loop across all starts, without starting up and the final evaluation. Until the
+            row is done, wall time of the starts that were not killed.
+        updates: Updates computed.
+        perplexity: On validation, per piece, without label smoothing.
+        bleu: On validation; ``bleu_name`` tells whether only the first sentences count.
+        bleu_name: Name of that score.
+        signature: Its signature.
+        test_bleu: On test, if the corpus has a test split.
+        error: Why a row failed.
+        ended: When it ended last, Unix seconds.
+    """
+
+    status: str
+    differences: dict[str, Any]
+    parameters: int
+    seconds: float = 0.0
+    updates: int = 0
+    perplexity: float | None = None
+    bleu: float | None = None
+    bleu_name: str = "bleu"
+    signature: str = ""
+    test_bleu: float | None = None
+    error: str = ""
+    ended: float = 0.0
+
+
+class Table(BaseModel):
+    """The state of an output folder.
+
+    Attributes:
+        settings: The settings of all rows; a second start must have the same.
+        rows: The results of the rows started so far, by name.
+        mlflow_run: The run in MLflow above those of the rows.
+    """
+
+    settings: dict[str, Any]
+    rows: dict[str, RowResult]
+    mlflow_run: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``table3.json``."""
+        tree = {"format_version": FORMAT_VERSION, **self.model_dump()}
+        for row in ROWS:
+            if row.name in tree["rows"]:
+                paper = {"perplexity": row.perplexity, "bleu": row.bleu, "parameters_millions": row.parameters}
+                tree["rows"][row.name]["paper"] = paper
+        return tree
+
+
+def read_table(path: Path) -> Table:
+    """Read ``table3.json``.
+
+    Raises:
+        DataError: The file cannot be read, is damaged, or a newer version wrote it.
+    """
+    advice = "restore it, or move it away and give the same command again, which keeps the trained rows"
+    return read_record(path, Table.model_validate, newest=FORMAT_VERSION, nan=True, advice=advice)
 
 
 class Agreement(NamedTuple):
@@ -59,13 +130,13 @@ def _heading(table: Table) -> Iterator[str]:
 
 
 def _rows(table: Table) -> Iterator[str]:
-    names = [result.bleu_name for result in table.results.values() if "_first_" in result.bleu_name]
+    names = [result.bleu_name for result in table.rows.values() if "_first_" in result.bleu_name]
     bleu = f"BLEU (first {names[0].rpartition('_')[2]})" if names else "BLEU"
     headings = ["row", *COLUMNS, "PPL", "paper", bleu, "paper", "params ×10⁶", "paper", "test BLEU", "time"]
     yield "| " + " | ".join(headings) + " |"
     yield "|---" * 2 + "|--:" * (len(headings) - 2) + "|"
     for row in ROWS:
-        if (result := table.results.get(row.name)) is not None:
+        if (result := table.rows.get(row.name)) is not None:
             yield "| " + " | ".join(_cells(row, result)) + " |"
 
 
@@ -96,7 +167,7 @@ def _format_time(seconds: float) -> str:
 
 def _done(table: Table) -> list[tuple[Row, RowResult, float, float]]:
     """The finished rows, each with perplexity and BLEU."""
-    found = [(row, table.results[row.name]) for row in ROWS if row.name in table.results]
+    found = [(row, table.rows[row.name]) for row in ROWS if row.name in table.rows]
     return [
         (row, result, result.perplexity, result.bleu)
         for row, result in found
@@ -109,7 +180,7 @@ def _notes(table: Table) -> Iterator[str]:
     if not done:
         return
     yield f"BLEU: sacrebleu {done[0][1].signature}. Perplexity is per piece, without label smoothing."
-    yield f"Total time of the rows: {_format_time(sum(result.seconds for result in table.results.values()))}."
+    yield f"Total time of the rows: {_format_time(sum(result.seconds for result in table.rows.values()))}."
     if len(done) < 2:
         return
     perplexity = agreement([(row.perplexity, ours) for row, _, ours, _ in done])

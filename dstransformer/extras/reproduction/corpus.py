@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from dstransformer.data import Corpus
 from dstransformer.data.manifest import Manifest
@@ -73,8 +74,6 @@ def _difference(record: Record, manifest: Manifest) -> str | None:
         before, found = record.provenance.get(f"{side}tokenizer_sha256"), None if info is None else info.sha256
         if before != found:
             return f"{side}tokenizer_sha256 is {found}, not {before}"
-    if record.corpus is None:
-        return None
     before, found = record.corpus["shards"], manifest.identity["shards"]
     for split in dict.fromkeys([*before, *found]):
         if before.get(split) != found.get(split):
@@ -82,13 +81,12 @@ def _difference(record: Record, manifest: Manifest) -> str | None:
     return None
 
 
-def _cause(before: object, manifest: Manifest) -> str:
+def _cause(before: Mapping[str, Any], manifest: Manifest) -> str:
     """Why a corpus that was built with the recorded command may differ."""
     now = manifest.identity
     for what in ("sources", "recipes", "versions"):
-        recorded = before.get(what) if isinstance(before, dict) else None
-        if recorded != now[what]:
-            return f"; its {what} differ: recorded {recorded}, here {now[what]}"[:600]
+        if before.get(what) != now[what]:
+            return f"; its {what} differ: recorded {before.get(what)}, here {now[what]}"[:600]
     return ""
 
 
@@ -108,11 +106,6 @@ def build_corpus(record: Record, out: Path, inputs: Path | None, say: Say) -> Co
     """
     if inputs is not None and not inputs.is_dir():
         raise UserError(f"--inputs {inputs} is not a folder: name the one with the files of the corpus")
-    if record.corpus is None:
-        raise DataError(
-            f"the record of {record.name} does not say how its corpus was built, as an older version wrote it, and "
-            f"{record.provenance.get('corpus')} does not hold it: name the corpus with --corpus"
-        )
     command = str(record.corpus["command"])
     try:
         _, *arguments = shlex.split(command)

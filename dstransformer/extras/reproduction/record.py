@@ -1,23 +1,27 @@
-"""The record of a training: all that it takes to do it again, and the figures that it reached."""
+"""The record of a training: all that it takes to do it again, the figures that it reached, and what differs here."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
+from dstransformer import __version__
 from dstransformer.config import Config, complete_config
 from dstransformer.config.deepspeed_json import MAX_WORLD_SIZE
+from dstransformer.distributed.world import World
 from dstransformer.errors import DataError
 from dstransformer.io.files import replace_file, storage_errors
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_run
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
+from dstransformer.training.provenance import VERSIONS, describe_hardware, git_revision
 
 FORMAT_VERSION = 1
 
@@ -29,6 +33,17 @@ _KEPT = (
     "dstransformer", "git_revision", "versions", "preset", "corpus", "corpus_identity", "src_lang", "tgt_lang",
     "tokenizer_sha256", "src_tokenizer_sha256", "hardware", "world_size", "parent", "config",
 )  # fmt: skip
+
+#: What the parts of a provenance are called in messages.
+_NAMES = {
+    "dstransformer": "dstransformer",
+    "git_revision": "revision",
+    "world_size": "processes",
+    "device": "device",
+    "threads": "threads",
+    "cpu_kernels": "CPU kernels",
+    "gpu_kernels": "GPU kernels",
+}
 
 Figures = dict[str, dict[str, float]]
 
@@ -53,7 +68,7 @@ class Record:
 
     @property
     def config(self) -> Config:
-        """The complete configuration; keys that an older version lacked have their default.
+        """The complete configuration.
 
         Raises:
             ConfigError: This version does not know a key.
@@ -61,20 +76,20 @@ class Record:
         return complete_config(self.provenance["config"], f"the record of {self.name}")
 
     @property
-    def corpus(self) -> Mapping[str, Any] | None:
-        """What identifies the corpus, see ``Manifest.identity``; None if an older version did not record it."""
-        found: Mapping[str, Any] | None = self.provenance.get("corpus_identity")
+    def corpus(self) -> Mapping[str, Any]:
+        """What identifies the corpus, see ``Manifest.identity``."""
+        found: Mapping[str, Any] = self.provenance["corpus_identity"]
         return found
 
     def is_same_training(self, other: Record) -> bool:
-        """Whether another training has the same configuration, corpus and parent, as far as they are recorded."""
-        corpora = [record.corpus["shards"] for record in (self, other) if record.corpus is not None]
-        return self._values() == other._values() and all(shards == corpora[0] for shards in corpora)
+        """Whether another training has the same configuration, corpus and parent."""
+        return self._values() == other._values()
 
     def _values(self) -> tuple[object, ...]:
         known, parent = self.provenance, self.provenance.get("parent")
         return (
             self.config.model_dump(exclude={"tracking"}),
+            self.corpus["shards"],
             known.get("tokenizer_sha256"),
             known.get("src_tokenizer_sha256"),
             None if parent is None else parent["weights_sha256"],
@@ -82,8 +97,8 @@ class Record:
 
     @property
     def world_size(self) -> int:
-        """Number of processes; 1 if an older version did not record it."""
-        return int(self.provenance.get("world_size") or 1)
+        """Number of processes."""
+        return int(self.provenance["world_size"])
 
     def without_places(self) -> Record:
         """A copy for others: without paths of this machine and the address of its tracking server.
@@ -164,6 +179,49 @@ def _read_metrics(run: Path) -> tuple[Figures, list[tuple[int, float]]]:
     return figures, losses
 
 
+def describe_environment(world: World, processes: int, threads: str | None) -> dict[str, Any]:
+    """The part of a provenance that an environment determines.
+
+    Args:
+        world: This process alone.
+        processes: The number of processes that train.
+        threads: The number of threads of each on a CPU; None for that of this process.
+    """
+    hardware = describe_hardware(world)
+    if threads is not None and "threads" in hardware:
+        hardware["threads"] = threads
+    return {
+        "dstransformer": __version__,
+        "git_revision": git_revision(),
+        "versions": {name: version(name) for name in VERSIONS},
+        "hardware": hardware,
+        "world_size": processes,
+    }
+
+
+def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """What differs between two provenances that can change the last bits of a result, by name: recorded, and here."""
+    before, after = _flatten(recorded), _flatten(here)
+    names = dict.fromkeys([*before, *after])
+    return {
+        name: (before.get(name, "not recorded"), after.get(name, "none"))
+        for name in names
+        if before.get(name) != after.get(name)
+    }
+
+
+def _flatten(provenance: Mapping[str, Any]) -> dict[str, str]:
+    hardware = provenance.get("hardware") or {}
+    whole = {
+        "dstransformer": provenance.get("dstransformer"),
+        "git_revision": provenance.get("git_revision"),
+        **(provenance.get("versions") or {}),
+        **hardware,
+        "world_size": provenance.get("world_size"),
+    }
+    return {_NAMES.get(name, name): str(value) for name, value in whole.items() if value is not None}
+
+
 def _build(content: dict[str, Any]) -> Record:
     stored = _Stored.model_validate(content)
     return Record(stored.name, content["provenance"], stored.figures, stored.weights_sha256, stored.training_loss)
@@ -193,11 +251,11 @@ class _Provenance(_Section):
     git_revision: str | None = None
     versions: dict[str, str] = {}
     corpus: str | None = None
-    corpus_identity: _Identity | None = None
+    corpus_identity: _Identity
     tokenizer_sha256: str | None = None
     src_tokenizer_sha256: str | None = None
     hardware: dict[str, str] = {}
-    world_size: Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)] | None = None
+    world_size: Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)]
     parent: _Parent | None = None
     config: dict[str, Any]
 

@@ -23,8 +23,7 @@ from dstransformer.evaluation.validation import Validator, add_paper_bleu
 from dstransformer.extras.reproduction import record as records
 from dstransformer.extras.reproduction.bounds import fewest_sentences, rounding_bound, sampling_bounds
 from dstransformer.extras.reproduction.corpus import Say, build_corpus, find_corpus, stopped_early
-from dstransformer.extras.reproduction.environment import describe_environment, differences
-from dstransformer.extras.reproduction.record import Record
+from dstransformer.extras.reproduction.record import Record, describe_environment, differences
 from dstransformer.extras.reproduction.report import Report, compare
 from dstransformer.io.files import storage_errors
 from dstransformer.model import Bundle, open_bundle
@@ -92,7 +91,7 @@ def reproduce(request: Request, say: Say) -> Report | None:
         if found is None:
             _claim(request.out, record)
             found = build_corpus(record, request.out / "corpus", request.inputs, say)
-        say(f"corpus    {found.path}: the same {'by all its hashes' if record.corpus else 'by its tokenizer'}")
+        say(f"corpus    {found.path}: the same by all its hashes")
         if bundle is not None:
             return _compare_evaluation(record, changed, found, bundle, world)
         if not is_finished:

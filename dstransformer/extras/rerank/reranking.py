@@ -1,6 +1,7 @@
-"""N-best lists in JSON lines, and their reranking: by a model of the other direction, or by another criterion.
+"""N-best lists in JSON lines, and reranking: by a model of the other direction, by minimum Bayes risk, by references.
 
-The former is the noisy channel of Yee et al. (2019).
+The first is the noisy channel of Yee et al. (2019), the second that of Eikema and Aziz (2020, equation 4), where the
+other hypotheses of a list stand for the references that the model considers possible.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, product
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.outputs import BUFFER_LINES
@@ -90,42 +93,32 @@ def _iter_candidates(path: str) -> Iterator[Candidate]:
         yield _parse_candidate(fields, f"{path}, line {number}")
 
 
+class _Hypothesis(BaseModel):
+    """The keys of a hypothesis that are read."""
+
+    model_config = ConfigDict(strict=True)
+
+    line: Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+    source: str
+    text: str
+    log_probability: FiniteFloat
+    tokens: Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+    reverse_log_probability: FiniteFloat | None = None
+
+
 def _parse_candidate(fields: dict[str, Any], where: str) -> Candidate:
-    if missing := [name for name in ("line", "source", "text", "log_probability", "tokens") if name not in fields]:
-        raise DataError(f"{where} has no {missing[0]!r}: `dst translate --n-best N --format jsonl` writes such lists")
-    reverse = fields.get(REVERSE)
-    return Candidate(
-        line=_integer(fields, "line", 1, where),
-        source=_string(fields, "source", where),
-        text=_string(fields, "text", where),
-        log_probability=_number(fields, "log_probability", where),
-        tokens=_integer(fields, "tokens", 0, where),
-        reverse=None if reverse is None else _number(fields, REVERSE, where),
-        fields=fields,
-    )
-
-
-def _string(fields: dict[str, Any], name: str, where: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise DataError(f"{where}: {name} is {shown(value)}, not a string")
-    return value
-
-
-def _integer(fields: dict[str, Any], name: str, minimum: int, where: str) -> int:
-    value = fields.get(name)
-    if type(value) is not int or value < minimum:
-        raise DataError(f"{where}: {name} is {shown(value)}, not a whole number of {minimum} or more")
-    if value > MAX_INTEGER:
-        raise DataError(f"{where}: {name} is {shown(value)}, more than {MAX_INTEGER:,}")
-    return value
-
-
-def _number(fields: dict[str, Any], name: str, where: str) -> float:
-    value = fields.get(name)
-    if type(value) not in (int, float) or not abs(value) < math.inf:  # type: ignore[arg-type]
-        raise DataError(f"{where}: {name} is {shown(value)}, not a finite number")
-    return float(value)  # type: ignore[arg-type]
+    try:
+        found = _Hypothesis.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = first["loc"][0]
+        if first["type"] == "missing":
+            raise DataError(
+                f"{where} has no {name!r}: `dst translate --n-best N --format jsonl` writes such lists"
+            ) from None
+        raise DataError(f"{where}: {name} is {shown(first['input'])}: {first['msg']}") from None
+    reverse = found.reverse_log_probability
+    return Candidate(found.line, found.source, found.text, found.log_probability, found.tokens, reverse, fields)
 
 
 Group = list[Candidate]
@@ -333,10 +326,7 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize
 def _check_lines(groups: Sequence[Group], references: Sequence[str], path: str) -> None:
     last = groups[-1][0].line if groups else 0
     if last > len(references) or any(map(str.strip, references[last:])):
-        raise DataError(
-            f"{path} has {counted(len(references), 'line')} but the n-best list ends at source line {last}: line n of "
-            "one must translate line n of the other"
-        )
+        _refuse(path, len(references), last)
 
 
 def _terms(group: Group) -> npt.NDArray[np.float64]:
@@ -358,3 +348,93 @@ def _counts(metric: BLEU, text: str, reference: str) -> tuple[npt.NDArray[np.int
 def _bleu(sums: npt.NDArray[np.int64]) -> float:
     values = sums.tolist()
     return float(BLEU.compute_bleu(values[:4], values[4:8], values[8], values[9], smooth_method="exp").score)
+
+
+#: The utilities, and what weights the hypotheses of a list.
+Utility = Literal["chrf", "bleu"]
+Weighting = Literal["uniform", "model"]
+
+
+class ExpectedUtility:
+    """The expected utility of each hypothesis under the distribution of its list, without approximation.
+
+    Args:
+        utility: sacrebleu's chrF, or its sentence BLEU with effective order, of a hypothesis against a reference.
+        weighting: ``uniform`` counts every hypothesis of a list once, for lists that were sampled. ``model`` weights
+            them with their probabilities, divided by the list's sum, for the lists of a beam.
+        tokenize: The tokenizer of BLEU.
+    """
+
+    def __init__(self, utility: Utility, weighting: Weighting, tokenize: str = "13a") -> None:
+        self._metric = CHRF() if utility == "chrf" else BLEU(tokenize=tokenize, effective_order=True)
+        self._weigh: Callable[[Sequence[Candidate]], list[float]] = _uniform if weighting == "uniform" else _by_model
+
+    def scores(self, group: Sequence[Candidate]) -> list[float]:
+        """``sum(p(y') u(y, y'))`` over the hypotheses ``y'`` of the list, itself included, for each ``y``; 0 to 100."""
+        mass: dict[str, list[float]] = {}
+        for candidate, weight in zip(group, self._weigh(group), strict=True):
+            mass.setdefault(candidate.text, []).append(weight)
+        sums = {text: math.fsum(parts) for text, parts in mass.items()}
+        expected = {
+            text: math.fsum(weight * self._metric.sentence_score(text, [other]).score for other, weight in sums.items())
+            for text in sums
+        }
+        return [expected[candidate.text] for candidate in group]
+
+
+def _uniform(group: Sequence[Candidate]) -> list[float]:
+    return [1.0 / len(group)] * len(group)
+
+
+def _by_model(group: Sequence[Candidate]) -> list[float]:
+    best = max(candidate.log_probability for candidate in group)
+    weights = [math.exp(candidate.log_probability - best) for candidate in group]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def oracle_lines(groups: Iterable[list[Candidate]], references: Iterable[str], path: str) -> Iterator[str]:
+    """The hypothesis of each source line with the highest chrF2 against its reference; the earlier one of equals.
+
+    Sequence-level interpolation (Kim and Rush, 2016, section 3.3) trains a student on them: they are what the teacher
+    finds probable, and close to the reference. Their similarity is sentence BLEU, which is zero for most short texts.
+
+    Args:
+        groups: The hypotheses of each source line, in the order of the lines.
+        references: The reference of each source line.
+        path: The file of the references, for messages.
+
+    Yields:
+        One text for each reference; empty where the list has none.
+
+    Raises:
+        DataError: The list has more lines than the references, or its end is missing.
+    """
+    metric = CHRF()
+    remaining = iter(references)
+    line, reference, blank = 0, "", True
+    for group in groups:
+        wanted = group[0].line
+        while line < wanted:
+            found = next(remaining, None)
+            if found is None:
+                _refuse(path, line, wanted)
+            line, reference = line + 1, found
+            if line < wanted:
+                yield ""
+        scores = [metric.sentence_score(candidate.text, [reference]).score for candidate in group]
+        yield plain_spaces(group[scores.index(max(scores))].text)
+    listed = line
+    for rest in remaining:
+        line, blank = line + 1, blank and not rest.strip()
+        yield ""
+    if not blank:
+        _refuse(path, line, listed)
+
+
+def _refuse(path: str, lines: int, listed: int) -> NoReturn:
+    what = "goes on to" if listed > lines else "ends at"
+    raise DataError(
+        f"{path} has {counted(lines, 'line')} but the n-best list {what} source line {listed}: line n of one must "
+        "translate line n of the other"
+    )

@@ -31,7 +31,7 @@ DESCRIPTION = (
     "The answer to a request that fails has the key detail, one line."
 )
 
-_PROBLEMS = {
+PROBLEMS = {
     400: "The body is not JSON.",
     403: "Called by an unknown name, or from a page of another site.",
     408: "The body did not arrive in time.",
@@ -50,26 +50,18 @@ def build_app(service: Service, hosts: Collection[str] = ()) -> Guard:
         service: The model.
         hosts: See :class:`Guard`.
     """
-    app = build_routes(service)
-    paths = ("/", "/docs", "/openapi.json", "/translate", "/attention", "/healthz", "/metrics")
-    return Guard(app, limits=service.limits, hosts=hosts, metrics=service.metrics, paths=paths)
-
-
-def build_routes(service: Service) -> FastAPI:
-    """The routes without the guard."""
-    app = FastAPI(
-        title="dst serve", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, debug=False
-    )
+    app = FastAPI(title="dst serve", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     _add_model(app, service)
     _add_reports(app, service)
     _add_pages(app, service)
     _add_errors(app)
-    return app
+    paths = ("/", "/docs", "/openapi.json", "/translate", "/attention", "/healthz", "/metrics")
+    return Guard(app, limits=service.limits, hosts=hosts, metrics=service.metrics, paths=paths)
 
 
 def _add_model(app: FastAPI, service: Service) -> None:
     problems: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()
+        status: {"model": Problem, "description": text} for status, text in PROBLEMS.items()
     }
 
     @app.post("/translate", response_model=TranslateAnswer, responses=problems, summary="Translate sentences")
@@ -99,7 +91,7 @@ def _add_reports(app: FastAPI, service: Service) -> None:
 
 def _add_pages(app: FastAPI, service: Service) -> None:
     start = render_start(service.health(), service.beam_size)
-    documentation: list[Page] = []
+    documentation = render_docs(app.description, PROBLEMS)
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
@@ -107,9 +99,7 @@ def _add_pages(app: FastAPI, service: Service) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        if not documentation:
-            documentation.append(render_docs(app.openapi()))
-        return _page(documentation[0])
+        return _page(documentation)
 
 
 def _page(page: Page) -> Response:
@@ -128,16 +118,9 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-        return JSONResponse({"detail": detail}, status, headers)
-
-    @app.exception_handler(RefusedError)
-    async def refused(_: Request, error: RefusedError) -> Response:
-        return problem(error.status, error.reason, error.headers())
-
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return problem(*_explain(error))
+        return RefusedError(*_explain(error)).response()
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:
@@ -146,11 +129,11 @@ def _add_errors(app: FastAPI) -> None:
             404: "there is no such page; / has a page to type into, /docs describes the interface",
             405: f"{request.method} is not allowed here; see /docs",
         }
-        return problem(error.status_code, known.get(error.status_code, error.detail), dict(error.headers or {}))
+        return JSONResponse({"detail": known.get(error.status_code, error.detail)}, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def failed(_: Request, __: Exception) -> Response:
-        return problem(500, "internal error; the log of the server has more")
+        return RefusedError(500, "internal error; the log of the server has more").response()
 
 
 def _explain(error: RequestValidationError) -> tuple[int, str]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import time
 from collections.abc import Collection, Iterable
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dstransformer.errors import shown
@@ -22,13 +24,13 @@ from dstransformer.extras.serving.metrics import ServerMetrics
 
 #: Headers of every answer. The page adds its own Content-Security-Policy.
 HEADERS = {
-    b"x-content-type-options": b"nosniff",
-    b"x-frame-options": b"DENY",
-    b"referrer-policy": b"no-referrer",
-    b"cross-origin-opener-policy": b"same-origin",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"cache-control": b"no-store",
-    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
 
 #: Names of this machine that an attacker cannot redirect.
@@ -38,7 +40,7 @@ LOCAL_NAMES = ("localhost",)
 CLIENT_CLOSED_REQUEST = 499
 
 
-class RefusedError(Exception):
+class RefusedError(HTTPException):
     """An answer other than success.
 
     Args:
@@ -48,21 +50,18 @@ class RefusedError(Exception):
     """
 
     def __init__(self, status: int, reason: str, retry_after: int | None = None) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-        self.retry_after = retry_after
+        super().__init__(status, reason, None if retry_after is None else {"retry-after": str(retry_after)})
 
-    def headers(self) -> dict[str, str]:
-        """Headers of the answer."""
-        return {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+    def response(self) -> JSONResponse:
+        """The answer."""
+        return JSONResponse({"detail": self.detail}, self.status_code, self.headers)
 
 
 class Guard:
-    """ASGI middleware: checks and reads each request, adds :data:`HEADERS`, counts the answers.
+    """ASGI middleware: checks each request, limits its body, adds :data:`HEADERS`, counts the answers.
 
     Args:
-        app: The application.
+        app: The application. It answers a :class:`RefusedError` that ``receive`` raises.
         limits: ``request_bytes`` and ``timeout`` are used here.
         hosts: Names by which the server may be called, besides addresses and :data:`LOCAL_NAMES`; ``*`` allows all.
         metrics: Counts the answers.
@@ -72,7 +71,7 @@ class Guard:
     def __init__(
         self, app: ASGIApp, *, limits: Limits, hosts: Collection[str], metrics: ServerMetrics, paths: Collection[str]
     ) -> None:
-        self._app = app
+        self.app = app
         self._limits = limits
         self._hosts = frozenset(host.lower().rstrip(".") for host in (*hosts, *LOCAL_NAMES))
         self._metrics = metrics
@@ -80,77 +79,71 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began, statuses = time.monotonic(), [CLIENT_CLOSED_REQUEST]
+        began, status = time.monotonic(), CLIENT_CLOSED_REQUEST
 
         async def answer(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                statuses[:] = [message["status"]]
-                given = {name.lower() for name, _ in message["headers"]}
-                added = [(name, value) for name, value in HEADERS.items() if name not in given]
-                message = {**message, "headers": [*message["headers"], *added]}
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
-            await self._app(scope, await self._admit(scope, receive), answer)
+            self._check(scope["method"], Headers(scope=scope))
+            await self.app(scope, self._limit(receive), answer)
         except RefusedError as refusal:
-            await _send(answer, refusal)
-        except _DisconnectedError:
-            pass
+            await refusal.response()(scope, receive, answer)
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._metrics.count_request(path, statuses[-1], time.monotonic() - began)
+            self._metrics.count_request(path, status, time.monotonic() - began)
 
-    async def _admit(self, scope: Scope, receive: Receive) -> Receive:
-        """Check a request and read its body; returns a channel that replays it.
+    def _check(self, method: str, headers: Headers) -> None:
+        """Check where a request comes from.
 
         Raises:
-            RefusedError: The request is not allowed, too large or too slow.
+            RefusedError: The request is not allowed.
         """
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1").lower()
+        host = headers.get("host", "").lower()
         if host and not is_allowed_host(host, self._hosts):
             raise RefusedError(
                 403, f"this server is not called {shown(host)}: start it with --allow-host NAME to allow the name"
             )
-        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
-            return receive
-        origin = headers.get(b"origin")
-        if origin is not None and not is_own_origin(origin.decode("latin-1"), host):
+        if method in ("GET", "HEAD", "OPTIONS"):
+            return
+        origin = headers.get("origin")
+        if origin is not None and not is_own_origin(origin, host):
             raise RefusedError(403, "requests from pages of other sites are not allowed")
-        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json":
-            raise RefusedError(415, f"the content type is {shown(kind.decode('latin-1'))}: send application/json")
-        return _replaying(await self._read(headers, receive), receive)
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise RefusedError(415, f"the content type is {shown(kind)}: send application/json")
 
-    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        max_bytes = self._limits.request_bytes
-        too_large = RefusedError(
-            413, f"the request is larger than {max_bytes:,} bytes: send fewer sentences in one request"
-        )
-        stated = headers.get(b"content-length", b"")
-        if stated.isdigit() and int(stated[:20]) > max_bytes:
-            raise too_large
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._limits.timeout):
-                while True:
+    def _limit(self, receive: Receive) -> Receive:
+        """The channel of a request, which raises a :class:`RefusedError` if its body is too large or too slow."""
+        timeout, max_bytes = self._limits.timeout, self._limits.request_bytes
+        deadline: float | None = asyncio.get_running_loop().time() + timeout
+        size = 0
+
+        async def limited() -> Message:
+            nonlocal deadline, size
+            try:
+                async with asyncio.timeout_at(deadline):
                     message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _DisconnectedError
-                    body += message.get("body", b"")
-                    if len(body) > max_bytes:
-                        raise too_large
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError:
-            raise RefusedError(408, f"the request did not arrive within {self._limits.timeout:g} s") from None
+            except TimeoutError:
+                raise RefusedError(408, f"the request did not arrive within {timeout:g} s") from None
+            if message["type"] == "http.disconnect" and deadline is not None:
+                raise RefusedError(CLIENT_CLOSED_REQUEST, "the client closed the connection")
+            size += len(message.get("body", b""))
+            if size > max_bytes:
+                raise RefusedError(
+                    413, f"the request is larger than {max_bytes:,} bytes: send fewer sentences in one request"
+                )
+            if not message.get("more_body", False):
+                deadline = None  # the body is complete: what follows is the end of the connection
+            return message
 
-
-class _DisconnectedError(Exception):
-    """The client closed the connection before its request was complete."""
+        return limited
 
 
 def is_allowed_host(host: str, names: Iterable[str]) -> bool:
@@ -170,21 +163,3 @@ def is_own_origin(origin: str, host: str) -> bool:
     """Whether an ``Origin`` header names the server that the ``Host`` header names, in lower case, by any scheme."""
     scheme, separator, authority = origin.lower().partition("://")
     return bool(separator) and scheme in ("http", "https") and authority == host
-
-
-def _replaying(body: bytes, receive: Receive) -> Receive:
-    """A channel that returns the body, and then what ``receive`` returns: the end of the connection."""
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return replay
-
-
-async def _send(send: Send, refusal: RefusedError) -> None:
-    body = json.dumps({"detail": refusal.reason}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers()}
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})

@@ -1,21 +1,20 @@
 """The process of the model. In the server's own process it would compete with requests for Python's interpreter lock.
 
-Both ends of the pipe are here. The server sends a function that loads the model, and receives the model's
-description; then it sends the name of a method with its arguments, and receives the result. Exceptions are raised here.
+It is the one process of a pool, in which a function loads the model and calls reach it by the names of its methods.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import traceback
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, Pipe
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.errors import DstError
@@ -27,10 +26,8 @@ if TYPE_CHECKING:  # importing them takes time, in which the process can already
 #: Signals that reach both processes, as from Ctrl-C. Only the server handles them.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-#: Maximum seconds between the end of the pipe and that of the process.
+#: Maximum seconds between the end of the pool and that of its process.
 _EXIT_TIMEOUT = 10.0
-
-_MAIN = "from dstransformer.extras.serving.model_process import run_model; run_model({descriptor}, {parent})"
 
 
 class ModelEndedError(DstError):
@@ -53,18 +50,13 @@ class ModelProcess:
     info: ModelInfo
 
     def __init__(self, load: Callable[[], Model]) -> None:
-        self._connection, child_end = Pipe()
-        main = _MAIN.format(descriptor=child_end.fileno(), parent=os.getpid())
-        with child_end, _blocked(_STOP_SIGNALS):  # the process inherits the blocked signals
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", main],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[child_end.fileno()],
-            )
-        self.pid = self._process.pid
-        with suppress(OSError):  # it has ended: wait() says why
-            self._connection.send(load)
+        others = set(multiprocessing.active_children())
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(1, context, initializer=_prepare)
+        with _blocked(_STOP_SIGNALS):  # the process inherits the blocked signals
+            self._loading = self._pool.submit(_load, load)
+        (self._process,) = set(multiprocessing.active_children()) - others
+        self.pid = self._process.pid or 0
 
     def wait(self) -> None:
         """Wait until the model is loaded.
@@ -73,12 +65,13 @@ class ModelProcess:
             Exception: What ``load`` raises.
             ModelEndedError: The process has ended.
         """
-        self.info = self._receive()
+        with self._named_end():
+            self.info = self._loading.result()
 
     @property
     def ended(self) -> str | None:
         """Why the process has ended; None if it has not."""
-        status = self._process.poll()
+        status = self._process.exitcode
         if status is None:
             return None
         if status >= 0:
@@ -99,23 +92,20 @@ class ModelProcess:
     def close(self) -> None:
         """Kill the process."""
         self._process.kill()
-        self._process.wait()
+        self._pool.shutdown()
 
-    def _call(self, *call: Any) -> Any:
-        with suppress(OSError):  # it has ended
-            self._connection.send(call)
-        return self._receive()
+    def _call(self, name: str, *arguments: Any) -> Any:
+        with self._named_end():
+            return self._pool.submit(_call, name, arguments).result()
 
-    def _receive(self) -> Any:
+    @contextmanager
+    def _named_end(self) -> Iterator[None]:
+        """Raise a :class:`ModelEndedError` if the process ends in the block."""
         try:
-            result = self._connection.recv()
-        except (EOFError, OSError):
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_EXIT_TIMEOUT)
-            raise ModelEndedError(self.ended or "the process of the model has closed its pipe") from None
-        if isinstance(result, Exception):
-            raise result
-        return result
+            yield
+        except BrokenProcessPool:
+            self._process.join(_EXIT_TIMEOUT)
+            raise ModelEndedError(self.ended or "the process of the model does not answer") from None
 
 
 @contextmanager
@@ -127,37 +117,43 @@ def _blocked(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def run_model(descriptor: int, parent: int) -> None:
-    """The main function of the process: load the model and run calls until the pipe is closed.
+#: The model, in its process.
+_model: Model
 
-    Args:
-        descriptor: The end of the pipe.
-        parent: The process that started it.
-    """
-    if sys.platform == "linux":  # end with the parent, also in the middle of a search (prctl(2), PR_SET_PDEATHSIG)
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
-    os.set_inheritable(descriptor, False)
+
+def _prepare() -> None:
+    """Prepare the process."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare_streams()
     logging.basicConfig(level=logging.WARNING, format="dst: %(message)s", stream=sys.stderr)
-    with Connection(descriptor) as connection, suppress(EOFError, ConnectionError):
-        model = _attempt(connection.recv())
-        if isinstance(model, Exception):
-            connection.send(model)
-            return
-        connection.send(model.info)
-        while True:
-            name, *arguments = connection.recv()
-            connection.send(_attempt(getattr(model, name), *arguments))
 
 
-def _attempt(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a call, or its exception as one that can be pickled, with the traceback as a note."""
+def _end_with_parent() -> None:
+    """End this process when its parent ends, also in the middle of a search."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _load(load: Callable[[], Model]) -> ModelInfo:
+    global _model  # noqa: PLW0603 (the pool keeps nothing between calls)
+    with _portable_errors():
+        _model = load()
+        return _model.info
+
+
+def _call(name: str, arguments: tuple[Any, ...]) -> Any:
+    with _portable_errors():
+        return getattr(_model, name)(*arguments)
+
+
+@contextmanager
+def _portable_errors() -> Iterator[None]:
+    """Turn an error that the server may not be able to unpickle into one that it can."""
     try:
-        return call(*arguments)
+        yield
+    except (DstError, MemoryError, OSError):
+        raise
     except Exception as error:
-        known = isinstance(error, DstError | MemoryError | OSError)
-        portable = error if known else RuntimeError(f"{type(error).__name__}: {error}")
-        portable.add_note(traceback.format_exc())
-        return portable
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error

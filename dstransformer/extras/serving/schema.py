@@ -69,7 +69,7 @@ class Translation(BaseModel):
 class TranslateAnswer(BaseModel):
     """The translations, in the order of the sentences; a list also if one text was sent."""
 
-    translations: list[Translation]
+    translations: Annotated[list[Translation], Field(description="a translation of each sentence")]
 
 
 class AttentionRequest(StrictModel):
@@ -129,4 +129,12 @@ EXPECTED = {
     "to": "a string",
     "alignments": "true or false",
     "markup": "true or false",
+}
+
+#: The addresses: what each is for, its request (None for GET), and its answer with the objects in it.
+INTERFACE: dict[str, tuple[str, type[BaseModel] | None, tuple[type[BaseModel], ...]]] = {
+    "/translate": ("Translate sentences", TranslateRequest, (TranslateAnswer, Translation, Hypothesis)),
+    "/attention": ("Attention between words", AttentionRequest, (AttentionAnswer,)),
+    "/healthz": ("What is served; 503 if it takes no requests", None, (Health,)),
+    "/metrics": ("Counters for Prometheus", None, ()),
 }

@@ -16,9 +16,6 @@ from dstransformer.io.json_text import read_json
 STATE_NAME = "tracking.json"
 ARTIFACTS_FOLDER = "mlartifacts"
 
-#: The lock of the process that sends the records of a group of runs.
-GROUP_LOCK_NAME = ".table3-mlflow.lock"
-
 #: User and password of an address.
 _USER = re.compile(r"://[^/\s]*@")
 

@@ -1,4 +1,4 @@
-"""Sends the outbox of a run, or of a group of runs, to the MLflow store. It alone opens the store."""
+"""Sends the outbox of a run to the MLflow store."""
 
 from __future__ import annotations
 

@@ -18,14 +18,12 @@ from dstransformer.io.json_text import parse_json
 from dstransformer.io.products import RUN_LOCK
 from dstransformer.tracking.metrics_log import METRICS_NAME, last_time
 from dstransformer.tracking.mlflow.location import (
-    GROUP_LOCK_NAME,
     STATE_NAME,
     TrackingState,
     is_same_store,
     sqlite_path,
 )
 from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OUTBOX_NAME, Outbox, Record, unix_ms
-from dstransformer.tracking.mlflow.run_group import is_group
 from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError
 
 logger = logging.getLogger(__name__)
@@ -40,9 +38,7 @@ _FORBIDDEN = re.compile(r"[^\w .\-/]+", re.ASCII)  # in names of metrics
 
 
 def send_pending(run_folder: Path) -> int:
-    """Send the pending tracking records of a run, or of a group of runs.
-
-    A run that ended without a report is reported as failed. A group keeps its state: its runs may be in training.
+    """Send the pending tracking records of a run. One that ended without a report is reported as failed.
 
     Returns:
         The number of records sent.
@@ -72,14 +68,13 @@ def _send(run_folder: Path, register: str | None) -> tuple[int, str | None]:
     """Send the pending records. Returns their number, and the result of registering the bundle."""
     state = _load_state(run_folder)
     outbox = Outbox(run_folder)
-    of_group = is_group(outbox)
     with hold_lock(
-        run_folder / (GROUP_LOCK_NAME if of_group else RUN_LOCK),
+        run_folder / RUN_LOCK,
         f"another process ({{owner}}) sends the records of {run_folder}, a training or `dst track`: wait for it",
         keep=True,
     ):
         with storage_errors(run_folder, full="free some space and run the same command again"):
-            if lacks_end(outbox) and not of_group:  # a group may have a run in training
+            if lacks_end(outbox):
                 outbox.put({"op": "crash", "time": _last_report(run_folder, outbox)})
             if register is not None:
                 if not any(outbox.records("bundle")):
@@ -207,13 +202,11 @@ def find_run(bundle: Path, recorded: str | None) -> Path | None:
         recorded: The run folder in the provenance of the bundle, for one that was averaged or copied elsewhere.
 
     Returns:
-        The run folder that contains the bundle, or the recorded one; None if neither is tracked. The folder of a
-        group of runs does not count.
+        The run folder that contains the bundle, or the recorded one; None if neither is tracked.
     """
     folder = bundle.absolute()
     candidates = [folder, *folder.parents, *([] if recorded is None else [Path(recorded)])]
-    tracked = (folder for folder in candidates if (folder / STATE_NAME).is_file())
-    return next((folder for folder in tracked if not is_group(Outbox(folder))), None)
+    return next((folder for folder in candidates if (folder / STATE_NAME).is_file()), None)
 
 
 def log_evaluation(run_folder: Path, result: Mapping[str, Any]) -> None:

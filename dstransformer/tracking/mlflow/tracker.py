@@ -13,8 +13,8 @@ from dstransformer.tracking.events import Event, RunEnd, RunStart, RunStatus, Tr
 from dstransformer.tracking.metrics_log import METRICS_NAME, first_time
 from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
+from dstransformer.tracking.mlflow.parent_run import parent_tags
 from dstransformer.tracking.mlflow.records import Recorder
-from dstransformer.tracking.mlflow.run_group import parent_tags
 from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError, quiet_libraries
 from dstransformer.tracking.mlflow.tracked_run import crashed_run
 

@@ -114,54 +114,44 @@ def test_words_of_one_side_select_lines_of_that_side_only(
     assert {"decoder-maps.svg", "cross-maps.png"} <= names(out)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (["--layer", "4"], "--layer 4: the model has 3 layers, numbered from 1: give 1 to 3"),
-    (["--layer", "0"], "--layer 0: the model has 3 layers"),
-    (["--heads", "1,5"], "--heads 5: the model has 4 heads in each layer, numbered from 1: give 1 to 4"),
-    (["--heads", "one"], "argument --heads: 'one' is not numbers with commas, as in 5,6"),
-    (["--words", "fox,"], "argument --words: 'fox,' is not words with commas, as in its,law"),
-    (["--words", "fox,wolf"], "--words 'wolf': no such word; give one of the source's: The quick brown fox jumps"),
-    (["--words", "fox", "--kind", "cross"], "--words 'fox': no such word; give one of the target's: Zwölf Boxkämpfer"),
-    (["--kind", "self"], "argument --kind: invalid choice: 'self' (choose from"),
-    (["--target", " "], "--target is empty (' '): give at least one word"),
-    (["--target", "\udcff"], "--target is not UTF-8 text: '\\udcff'"),
-    (["--target", "dog " * 300], "pieces, but a picture holds at most 256: split it"),
-    (["--device", "nowhere"], "cannot use the device 'nowhere'"),
-    (["--beam", "0"], "--beam"),
+LONG = "dog " * 24
+
+
+@pytest.mark.parametrize(("model", "sentence", "options", "message"), [
+    ("bundle", SENTENCE, ["--layer", "4"], "--layer 4: the model has 3 layers, numbered from 1: give 1 to 3"),
+    ("bundle", SENTENCE, ["--layer", "0"], "--layer 0: the model has 3 layers"),
+    ("bundle", SENTENCE, ["--heads", "1,5"], "--heads 5: the model has 4 heads in each layer, numbered from 1: give 1"),
+    ("bundle", SENTENCE, ["--heads", "one"], "argument --heads: 'one' is not numbers with commas, as in 5,6"),
+    ("bundle", SENTENCE, ["--words", "fox,"], "argument --words: 'fox,' is not words with commas, as in its,law"),
+    ("bundle", SENTENCE, ["--words", "fox,wolf"], "--words 'wolf': no such word; give one of the source's: The quick"),
+    ("bundle", SENTENCE, ["--words", "fox", "--kind", "cross"], "--words 'fox': no such word; give one of the target"),
+    ("bundle", SENTENCE, ["--kind", "self"], "argument --kind: invalid choice: 'self' (choose from"),
+    ("bundle", SENTENCE, ["--target", " "], "--target is empty (' '): give at least one word"),
+    ("bundle", SENTENCE, ["--target", "\udcff"], "--target is not UTF-8 text: '\\udcff'"),
+    ("bundle", SENTENCE, ["--target", "dog " * 300], "pieces, but a picture holds at most 256: split it"),
+    ("bundle", SENTENCE, ["--device", "nowhere"], "cannot use the device 'nowhere'"),
+    ("bundle", SENTENCE, ["--beam", "0"], "--beam"),
+    ("bundle", "", [], "the sentence is empty (''): give at least one word"),
+    ("bundle", "\u200b\n", [], "the sentence is empty ("),
+    ("bundle", "\udcff", [], "the sentence is not UTF-8 text"),
+    ("short_bundle", SENTENCE, [], "pieces, but the bundle takes at most 9: split it, or raise --max-input-tokens"),
+    ("short_bundle", "A dog.", ["--target", LONG], "the model has positions (model.max_positions) for at most 23"),
+    ("short_bundle", LONG, ["--max-input-tokens", "0"], "the model has positions (model.max_positions) for at most 23"),
+    ("tmp_path", SENTENCE, [], "is not a bundle"),
 ])  # fmt: skip
-def test_bad_options_are_refused(
-    options: list[str], message: str, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_slips_are_named(
+    model: str,
+    sentence: str,
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     target = [] if "--target" in options else ["--target", TARGET]
-    out = tmp_path / "out"
-    assert message in refused(capsys, str(bundle), SENTENCE, *target, *options, "--out", str(out))
+    out = str(tmp_path / "out")
+    assert message in refused(capsys, str(request.getfixturevalue(model)), sentence, *target, *options, "--out", out)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("sentence", "message"), [
-    ("", "the sentence is empty (''): give at least one word"),
-    ("\u200b\n", "the sentence is empty ("),
-    ("\udcff", "the sentence is not UTF-8 text"),
-    (SENTENCE, "pieces, but the bundle takes at most 9: split it, or raise --max-input-tokens"),
-])  # fmt: skip
-def test_bad_sentences_are_refused(
-    sentence: str, message: str, short_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in refused(capsys, str(short_bundle), sentence, "--out", str(tmp_path / "out"))
-    assert not list(tmp_path.iterdir())
-
-
-def test_learned_positions_limit_both_sides(
-    short_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    longer = "dog " * 24
-    for arguments in (["The dog.", "--target", longer], [longer, "--max-input-tokens", "0"]):
-        said = refused(capsys, str(short_bundle), *arguments, "--out", str(tmp_path / "out"))
-        assert "but the model has positions (model.max_positions) for at most 23" in said
-
-
-def test_a_folder_without_a_bundle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is not a bundle" in refused(capsys, str(tmp_path), SENTENCE, "--out", str(tmp_path / "out"))
 
 
 def test_only_its_own_folder_is_replaced_and_only_when_asked(

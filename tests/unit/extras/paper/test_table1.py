@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from dstransformer.cli import main
 from dstransformer.extras.paper import table1
 from dstransformer.extras.paper.table1 import larger_half
-from dstransformer.extras.paper.table1_formulas import LAYER_TYPES
+from dstransformer.extras.paper.table1_layers import LAYER_TYPES
 
 TINY = ["table1", "--device", "cpu", "--quick", "--lengths", "16", "8", "--widths", "4", "8", "--neighbourhood", "4"]
 
@@ -55,23 +56,25 @@ def test_only_an_earlier_result_is_replaced(tmp_path: Path, capsys: pytest.Captu
     assert main([*TINY, "--out", str(out)]) == 0
     capsys.readouterr()
     before = (out / "table1.json").read_text()
-    assert "holds a result already: replace it with --overwrite" in refused(capsys, *TINY, "--out", str(out))
+    assert "already exists: choose another --out, or replace it with --overwrite" in refused(
+        capsys, *TINY, "--out", str(out)
+    )
     assert (out / "table1.json").read_text() == before
     assert main([*TINY, "--out", str(out), "--overwrite"]) == 0
     capsys.readouterr()
     assert (out / "table1.json").read_text() != before
     (out / "mine.txt").write_text("mine")
     line = refused(capsys, *TINY, "--out", str(out), "--overwrite")
-    assert "holds mine.txt, which `dst table1` did not write" in line
+    assert "holds mine.txt, which is not part of a result of `dst table1`" in line
     (out / "mine.txt").unlink()
     (out / "table1.json").write_text("[]")
-    assert "not a result of `dst table1`" in refused(capsys, *TINY, "--out", str(out), "--overwrite")
+    assert "is not a result of `dst table1`" in refused(capsys, *TINY, "--out", str(out), "--overwrite")
     (corpus := tmp_path / "corpus").mkdir()
     for name in ("manifest.json", "tokenizer.model"):
         (corpus / name).touch()
-    assert "is or lies in the corpus" in refused(capsys, *TINY, "--out", str(corpus / "table"))
+    assert "is a corpus, which must not be changed" in refused(capsys, *TINY, "--out", str(corpus / "table"))
     (tmp_path / "file").touch()
-    assert "is a file: name a folder" in refused(capsys, *TINY, "--out", str(tmp_path / "file"))
+    assert "is a file; name a folder" in refused(capsys, *TINY, "--out", str(tmp_path / "file"))
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -101,7 +104,7 @@ def test_running_out_of_memory_is_reported(monkeypatch: pytest.MonkeyPatch, caps
     def too_much(*_: object) -> None:
         torch.empty(2**50, dtype=torch.uint8)
 
-    monkeypatch.setattr(table1, "build_layer", too_much)
+    monkeypatch.setattr(table1, "LAYER_TYPES", [replace(kind, build=too_much) for kind in LAYER_TYPES])
     assert "not enough memory for self-attention at length 8 and width 4" in refused(capsys, *TINY)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import DataError
-from dstransformer.extras.paper.table3_report import agreement, draw, to_markdown
-from dstransformer.extras.paper.table3_rows import RowResult, Table, read_table
+from dstransformer.extras.paper.table3_report import RowResult, Table, agreement, draw, read_table, to_markdown
 
 SETTINGS = {
     "scale": "small", "updates": 1500, "set": [], "ds": ["zero0", "fp32"], "languages": "en-de",
@@ -20,15 +19,15 @@ SETTINGS = {
 def result(perplexity: float, bleu: float, **values: object) -> RowResult:
     differences = values.pop("differences", {"N": 6})
     known = {"status": "done", "differences": differences, "parameters": 2_100_000, "seconds": 125.0, "updates": 1500}
-    return RowResult(**known | values, perplexity=perplexity, bleu=bleu, signature="nrefs:1")  # type: ignore[arg-type]
+    return RowResult.model_validate({**known, **values, "perplexity": perplexity, "bleu": bleu, "signature": "nrefs:1"})
 
 
 TABLE = Table(
-    SETTINGS,
-    {
+    settings=SETTINGS,
+    rows={
         "c_layers_2": result(9.5, 21.0, differences={"N": 1}, test_bleu=20.5),
         "base": result(9.0, 20.0),
-        "big": RowResult("failed", {"d_model": 256}, 9_900_000, error="out of memory"),
+        "big": RowResult(status="failed", differences={"d_model": 256}, parameters=9_900_000, error="out of memory"),
     },
 )
 
@@ -54,7 +53,7 @@ def test_the_table_shows_our_figures_beside_the_papers_in_its_order() -> None:
 
 
 def test_scores_on_the_first_sentences_are_labelled() -> None:
-    table = Table(SETTINGS, {"base": result(9.0, 20.0, bleu_name="bleu_first_100")})
+    table = Table(settings=SETTINGS, rows={"base": result(9.0, 20.0, bleu_name="bleu_first_100")})
     assert "| BLEU (first 100) |" in to_markdown(table)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dstransformer.extras.reproduction.bounds import _half_width, rounding_bound
-from dstransformer.extras.reproduction.environment import differences
+from dstransformer.extras.reproduction.record import differences
 from dstransformer.extras.reproduction.report import Figure, Report
 
 

@@ -1,13 +1,16 @@
-"""Reranking of n-best lists, and the weights that a development set gives."""
+"""Reranking of n-best lists by weights that a development set gives, by minimum Bayes risk and by references."""
 
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
+from sacrebleu.metrics.chrf import CHRF
 
 from dstransformer.cli import main
 from dstransformer.data import Corpus
@@ -16,6 +19,10 @@ from dstransformer.errors import DataError
 from dstransformer.evaluation.bleu import score
 from dstransformer.extras.rerank.reranking import (
     GRID,
+    Candidate,
+    ExpectedUtility,
+    Utility,
+    Weighting,
     Weights,
     best_lines,
     iter_nbest,
@@ -153,14 +160,77 @@ def test_the_command_tunes_and_applies(
     assert ranks == [1, 2, 3] * 3
 
 
+WORDS = ["ein", "kleiner", "Hund", "läuft", "über", "die", "grüne", "Wiese", "und", "bellt", "laut"]
+
+
+def draw_list(folder: Path, seed: int) -> list[Candidate]:
+    """Hypotheses with changed and left-out words, some of them twice."""
+    draw = random.Random(seed)
+    texts = [" ".join(draw.choice(WORDS) if draw.random() < 0.3 else word for word in WORDS[: draw.randint(4, 11)])
+             for _ in range(7)]  # fmt: skip
+    found = [hypothesis(1, 1, text, draw.uniform(-9, -1)) for text in (*texts, texts[0], texts[3])]
+    (group,) = iter_nbest(write(folder / "drawn", *found))
+    return group
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "model"])
+@pytest.mark.parametrize("utility", ["chrf", "bleu"])
+def test_the_expected_utility_is_that_of_enumeration(utility: Utility, weighting: Weighting, tmp_path: Path) -> None:
+    function = sacrebleu.sentence_chrf if utility == "chrf" else sacrebleu.sentence_bleu
+    for seed in range(5):
+        group = draw_list(tmp_path, seed)
+        weights = [math.exp(one.log_probability) if weighting == "model" else 1.0 for one in group]
+        expected = []
+        for one in group:
+            gains = [function(one.text, [other.text]).score for other in group]
+            expected.append(sum(w * gain for w, gain in zip(weights, gains, strict=True)) / sum(weights))
+        found = ExpectedUtility(utility, weighting).scores(group)
+        assert found == pytest.approx(expected)
+        assert len({round(value, 9) for value in found}) > 3
+
+
+def test_improbable_hypotheses_have_weights(tmp_path: Path) -> None:
+    path = write(tmp_path / "n", hypothesis(1, 1, "ein Hund", -2000.0), hypothesis(1, 2, "eine Katze", -2001.0))
+    first, second = ExpectedUtility("chrf", "model").scores(next(iter_nbest(path)))
+    assert first > second > 0
+
+
+def test_the_command_takes_what_is_most_like_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["Das ist etwas ganz anderes.", "Ein Hund läuft.", "Ein Hund läuft weg.", "Der Hund läuft weg."]
+    path = write(
+        tmp_path / "n", *(hypothesis(line, 1, text, -1.0 - rank) for line in (1, 3) for rank, text in enumerate(texts))
+    )
+    assert main(["rerank", path, "--mbr", "chrf"]) == 0
+    assert capsys.readouterr().out == "Ein Hund läuft weg.\n\nEin Hund läuft weg.\n"
+    assert main(["rerank", path, "--mbr", "chrf", "--mbr-weights", "model"]) == 0
+    assert capsys.readouterr().out.startswith("Das ist etwas ganz anderes.\n"), "it has nearly two thirds of the mass"
+    assert main(["rerank", path, "--mbr", "bleu", "--format", "jsonl"]) == 0
+    best = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (best["text"], best["rank"]) == ("Ein Hund läuft weg.", 1)
+
+
+def test_the_oracle_is_the_maximum_over_all_hypotheses_and_the_first_of_equals(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    texts = {line: [" ".join(draw.choices(WORDS, k=5)) for _ in range(6)] for line in range(1, 21) if line != 7}
+    references = [" ".join(draw.choices(WORDS, k=5)) for _ in range(20)]
+    (tmp_path / "ref").write_text("\n".join(references) + "\n", encoding="utf-8")
+    path = write(tmp_path / "n", *(hypothesis(line, 1, text, -1.0) for line in texts for text in texts[line] * 2))
+    assert main(["rerank", path, "--oracle", str(tmp_path / "ref"), "--output", str(tmp_path / "out")]) == 0
+    chosen = (tmp_path / "out").read_text(encoding="utf-8").split("\n")[:-1]
+    assert chosen[6] == "", "line 7 has no hypotheses"
+    for line, own in texts.items():
+        scores = [CHRF().sentence_score(text, [references[line - 1]]).score for text in own]
+        assert chosen[line - 1] == own[scores.index(max(scores))]
+
+
 @pytest.mark.parametrize(("line", "complaint"), [
     ("[1]", r"line 2: '\[1\]' is not a JSON object \(a list\); `dst translate --n-best N --format jsonl`"),
     ("{", "line 2: '{' is not a JSON object"),
     ('{"source": "a", "hypotheses": []}', "line 2 has no 'line': `dst translate --n-best N --format jsonl` writes"),
-    (json.dumps(hypothesis(0, 1, "a", -1.0)), "line 2: line is 0, not a whole number of 1 or more"),
-    (json.dumps(hypothesis(1, 1, "a", -1.0) | {"text": None}), "line 2: text is None, not a string"),
-    (json.dumps(hypothesis(1, 1, "a", float("nan"))), "line 2: log_probability is nan, not a finite number"),
-    (json.dumps(hypothesis(1, 1, "a", -1.0, reverse_log_probability="x")), "'x', not a finite number"),
+    (json.dumps(hypothesis(0, 1, "a", -1.0)), "line 2: line is 0: "),
+    (json.dumps(hypothesis(1, 1, "a", -1.0) | {"text": None}), "line 2: text is None: "),
+    (json.dumps(hypothesis(1, 1, "a", float("nan"))), "line 2: log_probability is nan: "),
+    (json.dumps(hypothesis(1, 1, "a", -1.0, reverse_log_probability="x")), "line 2: reverse_log_probability is 'x': "),
     (json.dumps(hypothesis(1, 1, "a", -1.0) | {"tokens": True}), "line 2: tokens is True"),
     (json.dumps(hypothesis(1, 1, "a", -1)).replace("-1", "1" + "0" * 400), "a number has 401 digits"),
     (json.dumps(hypothesis(1, 1, "a", -1.0) | {"tokens": 10**400}), "a number has 401 digits, more than 300"),
@@ -179,13 +249,23 @@ def test_lists_that_are_none_are_refused(tmp_path: Path, line: str, complaint: s
     (["--weights", "1", "0"], "argument --weights: expected 3 arguments"),
     (["--weights", "1", "0", "inf"], "inf is not a finite number"),
     ([], "one of the arguments --weights --tune --mbr --oracle is required"),
-    (["--tune", "two"], "two has 2 lines but the n-best list ends at source line 4"),
+    (["--tune", "two"], "two has 2 lines but the n-best list goes on to source line 4"),
     (["--tune", "ref", "--output", "-"], "--output - would mix the translations with what --tune prints"),
     (["--tune", "ref", "--output", "ref", "--overwrite"], "ref is an input of this command"),
     (["--weights", "1", "0", "0", "--json"], "--json is for --tune"),
     (["--weights", "1", "0", "0", "--batch-tokens", "9"], "--batch-tokens is for the model of --reverse: name it"),
     (["--tune", "ref", "--format", "jsonl"], "--format is for --output"),
     (["--weights", "1", "0", "0", "--reverse", "nowhere"], "nowhere does not exist: expected a bundle"),
+    (["--weights", "1", "0", "0", "--mbr-weights", "model"], "--mbr-weights is for --mbr: add it"),
+    (["--mbr", "chrf", "--reverse", "nowhere"], "--reverse is for --weights and --tune: --mbr uses no other model"),
+    (["--mbr", "chrf", "--json"], "--json is for --tune"),
+    (["--mbr", "chrf", "--weights", "1", "0", "0"], "not allowed with argument --mbr"),
+    (["--mbr", "ter"], "invalid choice: 'ter'"),
+    (["--oracle", "two"], "two has 2 lines but the n-best list goes on to source line 4"),
+    (["--oracle", "five"], "five has 5 lines but the n-best list ends at source line 4"),
+    (["--oracle", "ref", "--json"], "--json does not go with --oracle"),
+    (["--oracle", "ref", "--format", "jsonl"], "--format jsonl does not go with --oracle"),
+    (["--oracle", "ref", "--reverse", "bundle"], "--reverse does not go with --oracle"),
 ])  # fmt: skip
 def test_slips_are_named(
     nbest: str,
@@ -197,6 +277,7 @@ def test_slips_are_named(
 ) -> None:
     folder = Path(nbest).parent
     (folder / "two").write_text("eins\nzwei\n")
+    (folder / "five").write_text("eins\nzwei\ndrei\nvier\nfünf\n")
     monkeypatch.chdir(folder)
     before = Path(references).read_bytes()
     assert main(["rerank", nbest, *options]) == 2

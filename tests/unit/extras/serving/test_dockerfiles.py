@@ -33,8 +33,7 @@ class Absent:
         if owned and not allowed & set(owned):
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Absent())
-from dstransformer.extras.serving import loaded_model, server
-from dstransformer.extras.serving.cli import serve
+from dstransformer.extras.serving import cli, loaded_model, server
 from dstransformer.model import open_bundle
 from dstransformer.decoding import Translator
 print(Translator.load(open_bundle(BUNDLE), device="cpu").translate(["dog"]) != [""])

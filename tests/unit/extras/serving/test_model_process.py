@@ -36,19 +36,19 @@ def test_it_answers_from_another_process(model: Any) -> None:
 @pytest.mark.parametrize(("name", "kind", "message"), [
     ("data", DataError, "not this"),
     ("storage", StorageError, "full"),
-    ("memory", MemoryError, "MemoryError"),
+    ("memory", MemoryError, ""),
     ("system", FileNotFoundError, "/nowhere"),
     ("bug", RuntimeError, "ZeroDivisionError: by nothing"),
 ])  # fmt: skip
 def test_errors_keep_their_type_and_their_traceback(name: str, kind: type[Exception], message: str) -> None:
     with closing(ModelProcess(partial(fail_to_load, name))) as broken, pytest.raises(kind, match=message) as loading:
         broken.wait()
-    assert "in fail_to_load" in loading.value.__notes__[0]
+    assert "in fail_to_load" in str(loading.value.__cause__)
     with closing(ModelProcess(load_fake)) as model:
         model.wait()
         with pytest.raises(kind, match=message) as searching:
             model.search(name)
-        assert "in search" in searching.value.__notes__[0]
+        assert "in search" in str(searching.value.__cause__)
         assert model.search("anything") == ["anything"], "it goes on"
 
 
@@ -92,9 +92,6 @@ def test_it_ends_with_its_parent_in_the_middle_of_a_search() -> None:
 
 
 def test_the_server_itself_imports_no_torch() -> None:
-    program = (
-        "import sys; from dstransformer.extras.serving import server; "
-        "from dstransformer.extras.serving.cli import serve; print('torch' in sys.modules)"
-    )
+    program = "import sys; from dstransformer.extras.serving import cli, server; print('torch' in sys.modules)"
     done = run_command([sys.executable, "-c", program])
     assert done.stdout == "False\n", done.stderr

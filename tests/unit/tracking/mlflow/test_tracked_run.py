@@ -27,15 +27,6 @@ def test_a_bundle_belongs_to_the_run_that_it_lies_in_or_names(run: Path, tmp_pat
     assert find_run(tmp_path / "average", None) is None
 
 
-def test_a_group_of_runs_is_no_run(run: Path) -> None:
-    table = run.parent
-    (table / "tracking.json").write_text("{}")
-    Outbox(table).put({"op": "start", "tags": {"mlflow.source.name": "dst table3"}})
-    assert find_run(run / "bundle", None) == run
-    assert find_run(table / "average", str(run)) == run
-    assert find_run(table / "average", None) is None
-
-
 @pytest.mark.parametrize(("name", "logged"), [
     ("../texts/test.de", "texts/test.de"),
     ("/data//a/./test.de", "data/a/test.de"),

@@ -10,7 +10,7 @@ import mlflow
 import pytest
 from alembic.script import ScriptDirectory
 
-from dstransformer.tracking.mlflow.run_group import parent_tags
+from dstransformer.tracking.mlflow.parent_run import parent_tags
 from dstransformer.tracking.mlflow.versions import (
     UnusableStoreError,
     check_database,

@@ -114,8 +114,7 @@ def run(options: argparse.Namespace) -> CommandResult:
 
 
 def _rerank(options: argparse.Namespace) -> CommandResult:
-    from dstransformer.extras.rerank.minimum_bayes_risk import ExpectedUtility
-    from dstransformer.extras.rerank.reranking import Weights, with_reverse_scores
+    from dstransformer.extras.rerank.reranking import ExpectedUtility, Weights, with_reverse_scores
     from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout, writing_lines
 
@@ -139,7 +138,7 @@ def _rerank(options: argparse.Namespace) -> CommandResult:
 
 
 def _choose_by_references(options: argparse.Namespace) -> CommandResult:
-    from dstransformer.extras.rerank.oracle import oracle_lines
+    from dstransformer.extras.rerank.reranking import oracle_lines
     from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout, iter_lines, writing_lines
 

@@ -1,0 +1,120 @@
+"""The run above other runs in MLflow: that of ``mlflow run``, or one that a command opens for the runs it starts.
+
+A store that does not accept the run of a group is a warning: the runs below it are tracked as if it were not there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dstransformer.errors import without_secrets
+from dstransformer.tracking.events import RunStatus
+from dstransformer.tracking.mlflow.location import artifact_location, check_secrets, is_same_store, sqlite_path
+from dstransformer.tracking.mlflow.page import page_instructions
+from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries, short_reason
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+logger = logging.getLogger(__name__)
+
+
+def parent_tags(tracking_uri: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The tag that shows a run below the one that ``MLFLOW_RUN_ID`` names; empty without one.
+
+    Args:
+        tracking_uri: The store of the run. A parent in another store, by ``MLFLOW_TRACKING_URI``, does not count.
+        environment: The environment variables.
+    """
+    run_id, store = environment.get("MLFLOW_RUN_ID"), environment.get("MLFLOW_TRACKING_URI", "")
+    path = sqlite_path(store)
+    is_same = is_same_store(store, tracking_uri) if path is None else path == sqlite_path(tracking_uri)
+    return {"mlflow.parentRunId": run_id} if run_id and is_same else {}
+
+
+def open_group(
+    tracking_uri: str, experiment: str, known: str | None, *, name: str, params: Mapping[str, str], source: str
+) -> str | None:
+    """Create the run of a group, or mark it as running again. Runs started with it in ``MLFLOW_RUN_ID`` are below it.
+
+    Args:
+        tracking_uri: Address of the store.
+        experiment: Name of the experiment.
+        known: Its ID if it was created before.
+        name: Its name.
+        params: Its parameters.
+        source: The command, shown as its source.
+
+    Returns:
+        Its ID; None, after a warning, if the store does not accept it.
+    """
+    with _client(tracking_uri) as client:
+        found = client.get_experiment_by_name(experiment)
+        place = found.experiment_id if found else client.create_experiment(experiment, artifact_location(tracking_uri))
+        if known is None or not client.search_runs([place], f"attributes.run_id = '{known}'", max_results=1):
+            tags = {"mlflow.source.name": source, **parent_tags(tracking_uri)}
+            known = str(client.create_run(place, tags=tags, run_name=name).info.run_id)
+            for key, value in params.items():
+                client.log_param(known, key, value)
+        client.update_run(known, status="RUNNING")
+    return known
+
+
+def close_group(
+    tracking_uri: str,
+    run_id: str,
+    *,
+    note: str,
+    files: Sequence[Path],
+    status: RunStatus | None,
+    metrics: Mapping[str, float] | None = None,
+) -> str | None:
+    """Replace the description and the files of a group's run, log metrics, and end it.
+
+    Args:
+        tracking_uri: Address of the store.
+        run_id: Its ID.
+        note: The description, in Markdown.
+        files: Files to upload.
+        status: How the group ended; None leaves the run as it is.
+        metrics: Values of the whole group.
+
+    Returns:
+        How to open its page in MLflow; None, after a warning, if the store does not accept the result.
+    """
+    with _client(tracking_uri) as client:
+        client.set_tag(run_id, "mlflow.note.content", note)
+        for key, value in (metrics or {}).items():
+            client.log_metric(run_id, key, value)
+        for file in files:
+            client.log_artifact(run_id, str(file))
+        if status is not None:
+            client.set_terminated(run_id, status.upper())
+        return page_instructions(tracking_uri, client.get_run(run_id).info.experiment_id, run_id)
+    return None
+
+
+@contextmanager
+def _client(tracking_uri: str) -> Iterator[MlflowClient]:
+    """A client of the store. An error in the block ends it with a warning."""
+    prepare_mlflow()
+    from mlflow.tracking import MlflowClient
+
+    from dstransformer.tracking.mlflow.sqlite_store import prepare_store
+
+    try:
+        check_secrets(tracking_uri)
+        with quiet_libraries():
+            if path := sqlite_path(tracking_uri):
+                prepare_store(path)
+            yield MlflowClient(tracking_uri)
+    except Exception as error:
+        logger.warning(
+            "%s does not accept the run of the group, give the same command again later: %s",
+            without_secrets(tracking_uri), short_reason(error),
+        )  # fmt: skip
