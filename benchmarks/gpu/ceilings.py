@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.device import describe
+from benchmarks.gpu.sheets import LAUNCH_SECONDS, WAIT_SECONDS
 from benchmarks.lib.limits import measure_copy, measure_product, synchronize
-from dstransformer.training.devices import LAUNCH_SECONDS, WAIT_SECONDS, datasheet_peak
+from dstransformer.training.devices import datasheet_peak
 
 _PACKAGES = ("torch", "triton", "deepspeed", "numpy")
 _LAUNCHES = 2000

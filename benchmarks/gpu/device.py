@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dstransformer.training.devices import SHEETS, Sheet, datasheet_peak
+from benchmarks.gpu.sheets import SHEETS, Sheet
+from dstransformer.training.devices import datasheet_peak
 
 
 def find_sheet(name: str) -> Sheet | None:

@@ -35,7 +35,7 @@ def main(options: argparse.Namespace) -> int:
     case = Case("train", options.model, "bf16", backend, micro_batches=options.micro_batches, work=work)
     config = case.load_config()
     update, *_ = build_updates(build_budget(config.batch), 1, work.vocabulary)
-    batch = update.batches[0].to(device)
+    batch = next(iter(update.batches)).to(device)
     torch.manual_seed(1)
     model = Transformer(config.model, work.vocabulary, config.loss.label_smoothing, backend, dtype=DTYPES["bf16"])
     model = model.to(device)

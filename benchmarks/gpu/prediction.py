@@ -9,13 +9,12 @@ from benchmarks.gpu.changes import CHANGES, replay_graphs
 from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, Counted, Counts, load_counts
 from benchmarks.gpu.roofline import KERNEL_SECONDS, Work, predict
 from benchmarks.gpu.search_prediction import predict_search
+from benchmarks.gpu.sheets import LAUNCH_SECONDS, SHEETS, TRITON_SECONDS, WAIT_SECONDS, Sheet, UpdateTime
 from benchmarks.gpu.text import build_updates
 from benchmarks.lib.tables import format_table
 from dstransformer.config import Config, load_config
 from dstransformer.data.budget import build_budget
 from dstransformer.model import parameter_count, training_flops
-from dstransformer.training.devices import LAUNCH_SECONDS, SHEETS, TRITON_SECONDS, WAIT_SECONDS, Sheet, UpdateTime
-from dstransformer.training.speed import link_bytes
 
 #: Source tokens of a batch of sentences to translate: as shipped, and more.
 _BATCH_TOKENS = (4096, 16_384, 32_768, 65_536)
@@ -161,8 +160,18 @@ def describe_beside(predicted: float | None, peak_bytes: float | None = None) ->
 
 def _work(config: Config, layout: Counted, counts: Counts) -> Work:
     parameters, gpus = parameter_count(config.model, VOCABULARY), layout.gpus
-    traffic = link_bytes(layout.stage, gpus, max(1, layout.micro_batches // gpus), parameters)
+    traffic = _link_bytes(layout.stage, gpus, max(1, layout.micro_batches // gpus), parameters)
     return Work(counts.operators, counts.waits, _attention_flops(config) / gpus, traffic)
+
+
+def _link_bytes(stage: int, world_size: int, steps: int, parameters: int) -> float:
+    """Bytes that a GPU sends to the others of its node in an update.
+
+    Stages 0 and 1 reduce all gradients to all GPUs, which counts twice; stage 2 reduces those of each micro-batch to
+    the GPU that needs them. Stages 1 and 2 gather the weights too.
+    """
+    times = (2, 3, steps + 1)[stage]
+    return times * (world_size - 1) / world_size * 4 * parameters
 
 
 def _model_work(config: Config) -> tuple[int, int]:

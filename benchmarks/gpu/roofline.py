@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dstransformer.training.devices import LAUNCH_SECONDS, TRITON_SECONDS, WAIT_SECONDS, Sheet, UpdateTime
+from benchmarks.gpu.sheets import LAUNCH_SECONDS, TRITON_SECONDS, WAIT_SECONDS, Sheet, UpdateTime
 
 
 class Operator(NamedTuple):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.counts import VOCABULARY
 from benchmarks.gpu.roofline import Operator, Work, predict
+from benchmarks.gpu.sheets import Sheet, UpdateTime
 from benchmarks.gpu.text import MEAN_PIECES
 from dstransformer.config import Config, load_config
 from dstransformer.decoding.beam import CHECK_STEPS
-from dstransformer.training.devices import Sheet, UpdateTime
 
 #: Operators of a layer, of the rest of a step, and of a look at what is done, as ``tests/unit/decoding`` counts them.
 _LAYER_OPERATORS, _STEP_OPERATORS, _LOOK_OPERATORS = 17, 40, 5

@@ -28,8 +28,9 @@ from benchmarks.gpu.device import describe, find_sheet
 from benchmarks.gpu.prediction import describe as describe_predictions
 from benchmarks.gpu.prediction import describe_beside, predict_case, predict_peak
 from benchmarks.gpu.report import describe_profile, format_limits, format_tables, summarise
+from benchmarks.gpu.sheets import SHEETS, Sheet
 from benchmarks.lib.machine import ROOT, format_header
-from dstransformer.training.devices import SHEETS, Sheet, datasheet_peak
+from dstransformer.training.devices import datasheet_peak
 
 #: Minimum seconds left to start another case.
 MIN_SECONDS = 15.0

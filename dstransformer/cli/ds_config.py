@@ -56,9 +56,9 @@ def run(options: argparse.Namespace) -> CommandResult:
 
 def _with_own_precision(config: Config) -> Config:
     """Give ``auto_precision`` what it is for a new run on this machine, and say so on standard error."""
-    from dstransformer.training.precision import choose, native_precisions, own_device, with_precision
+    from dstransformer.training.automatic import choose_precision, native_precisions, own_device, with_precision
 
-    precision, reason = choose(None, native_precisions(own_device()))
+    precision, reason = choose_precision(None, native_precisions(own_device()))
     print(f"note: the precision is {precision}, {reason}", file=sys.stderr)
     return with_precision(config, precision)
 

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import (
@@ -20,7 +21,7 @@ from dstransformer.cli.options import (
 )
 from dstransformer.errors import UserError
 from dstransformer.io.command import Commands, StoreOnce
-from dstransformer.training.devices import SHEETS
+from dstransformer.training.devices import GPU_MEMORY
 
 if TYPE_CHECKING:
     from dstransformer.training.dry_run import DryRun
@@ -65,8 +66,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
     parser.add_argument(
         "--device",
-        choices=SHEETS,
-        help="the GPU whose memory and time for an update a dry run predicts (memory: this machine's)",
+        choices=GPU_MEMORY,
+        help="the GPU that a dry run is for (this machine's)",
     )
     parser.add_argument(
         "--find-batch",
@@ -92,7 +93,7 @@ def run(options: argparse.Namespace) -> CommandResult:
         return CommandResult(text if is_rank0 else "")
     if options.dry_run:
         planned = dry_run(request, options.device)
-        text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned, options.device)
+        text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
         return CommandResult(text if is_rank0 else "")
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
         outcome = train(request)
@@ -132,7 +133,7 @@ def _find_batch(options: argparse.Namespace, request: TrainRequest) -> str:
     from dstransformer.training.find_batch import find_batch
 
     found = find_batch(request)
-    return json.dumps(found.to_json(), indent=2) if options.json else _describe_batch(found)
+    return json.dumps(asdict(found), indent=2) if options.json else _describe_batch(found)
 
 
 def _describe_batch(found: FoundBatch) -> str:
@@ -149,7 +150,7 @@ def _describe_batch(found: FoundBatch) -> str:
     return "\n".join([*lines, found.overrides])
 
 
-def _describe_dry_run(planned: DryRun, device: str | None) -> str:
+def _describe_dry_run(planned: DryRun) -> str:
     from dstransformer.config import dump_config
     from dstransformer.data.budget import describe_stages
 
@@ -178,8 +179,6 @@ def _describe_dry_run(planned: DryRun, device: str | None) -> str:
         for stage, gib in figures.model_state_gib.items()
     ]
     lines.append(_describe_peak_memory(figures.peak_memory_gib, planned.usable_gib))
-    if device is not None:
-        lines.append(_describe_time(planned, SHEETS[device].name))
     lines += [f"warning: {warning}" for warning in planned.warnings]
     return "\n".join(lines)
 
@@ -197,21 +196,8 @@ def _describe_peak_memory(gib: float | None, usable: float | None) -> str:
     )
 
 
-def _describe_time(planned: DryRun, device: str) -> str:
-    time = planned.update_time
-    if time is None:
-        return "update time        not estimated: only with peak memory, below ZeRO stage 3, on the GPUs of a node"
-    speed = planned.estimate.tgt_tokens_per_update / time.total
-    return (
-        f"update time        {time.total:>14.4f}   seconds, {speed:,.0f} target tokens/s: predicted for "
-        f"{planned.setup.world_size} x {device}, measured on none. The device: products {time.products:.4f} s, other "
-        f"operators {time.memory:.4f} s; the host meanwhile {time.host:.4f} s; waits {time.waits:.4f} s, links "
-        f"{time.links:.4f} s"
-    )
-
-
 def _describe_outcome(outcome: Outcome) -> str:
-    from dstransformer.tracking.mlflow.page import format_cost
+    from dstransformer.tracking.events import format_cost
 
     if outcome.final is None:
         return f"stopped by {outcome.stopped_by} at step {outcome.step}; run the same command to resume"

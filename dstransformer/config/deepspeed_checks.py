@@ -1,4 +1,8 @@
-"""What is wrong with a DeepSpeed JSON, before DeepSpeed is imported: all problems together."""
+"""What is wrong with a DeepSpeed JSON, before DeepSpeed is imported: all problems together.
+
+Keys that DeepSpeed 0.19 does not know it ignores at the top of the JSON; here they are errors. Inside the sections that
+say how a run uses the hardware it refuses them itself, when a run starts.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from dstransformer.config.deepspeed_keys import SECTION_KEYS, TOP_LEVEL_KEYS, is_valid
 from dstransformer.errors import ConfigError, shown
 
 #: DeepSpeed keys that are derived from the experiment, and what determines each of them.
@@ -78,6 +81,36 @@ UNSUPPORTED = {
     "tensor_parallel": "it has no effect on this model",
     "weight_quantization": "the bundle would not be the model that was trained",
 }
+
+FLAG, SECTION, DTYPE, ANY = "true or false", "an object, in braces", '"fp32", "fp16" or "bf16"', "any"
+
+
+def _keys(kind: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), kind)
+
+
+#: The keys that DeepSpeed reads at the top, and the kind of value each takes. A test compares them with the installed
+#: package, whose import takes seconds.
+TOP_LEVEL_KEYS = {
+    **_keys(FLAG, """
+        dataloader_drop_last disable_allgather disable_python_gc dump_state memory_breakdown prescale_gradients
+        use_data_before_expert_parallelism wall_clock_breakdown zero_allow_untested_optimizer
+        zero_force_ds_cpu_optimizer
+    """),
+    **_keys(DTYPE, "communication_data_type seq_parallel_communication_data_type"),
+    **_keys(SECTION, """
+        activation_checkpointing aio amp autotuning bf16 bfloat16 checkpoint comet comms_logger compile
+        compression_training csv_monitor curriculum_learning data_efficiency data_types datastates_ckpt eigenvalue
+        elasticity expert_parallel flops_profiler fp16 hybrid_engine nebula optimizer progressive_layer_drop
+        quantize_training scheduler tensor_parallel tensorboard timers torch_autocast wandb weight_quantization
+        zero_optimization
+    """),
+    **_keys(ANY, """
+        gradient_accumulation_steps gradient_allreduce_op gradient_clipping gradient_predivide_factor
+        graph_harvesting log_level managed_gradient_accumulation pipeline sparse_attention sparse_gradients
+        steps_per_print train_batch_size train_micro_batch_size_per_gpu vocabulary_size
+    """),
+}  # fmt: skip
 
 #: Problems that one message names.
 _MAX_NAMED = 8
@@ -195,22 +228,18 @@ def _iter_bad_settings(path: tuple[str, ...], value: Any) -> Iterator[Problem]:
 def _iter_bad_keys(fragment: Mapping[str, Any]) -> Iterator[Problem]:
     """Keys that DeepSpeed does not know, which it would ignore, and values of the wrong type."""
     for name, value in fragment.items():
-        yield from _check_entry((name,), value, TOP_LEVEL_KEYS)
-    for section, known in SECTION_KEYS.items():
-        path = tuple(section.split("."))
-        node: Any = fragment
-        for part in path:
-            node = node.get(part, {}) if isinstance(node, Mapping) else {}
-        for name, value in node.items() if isinstance(node, Mapping) else ():
-            yield from _check_entry((*path, name), value, known)
+        if name not in TOP_LEVEL_KEYS:
+            near = get_close_matches(name, list(TOP_LEVEL_KEYS), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "remove it"
+            yield Problem((name,), f" states {shown(name)}, which DeepSpeed does not know: {hint}", "unknown")
+        elif not _is_valid(kind := TOP_LEVEL_KEYS[name], value):
+            written = shown(json.dumps(value), quote=False)
+            yield Problem((name,), f": {name} is {written}: write {kind}", f"{written}, not {kind}")
 
 
-def _check_entry(path: tuple[str, ...], value: Any, known: Mapping[str, str]) -> Iterator[Problem]:
-    *section, name = path
-    if name not in known:
-        near = get_close_matches(name, list(known), n=1)
-        hint = f"did you mean {'.'.join([*section, near[0]])!r}?" if near else "remove it"
-        yield Problem(path, f" states {shown('.'.join(path))}, which DeepSpeed does not know: {hint}", "unknown")
-    elif not is_valid(known[name], value):
-        written = shown(json.dumps(value), quote=False)
-        yield Problem(path, f": {'.'.join(path)} is {written}: write {known[name]}", f"{written}, not {known[name]}")
+def _is_valid(kind: str, value: Any) -> bool:
+    if kind == FLAG:
+        return isinstance(value, bool)
+    if kind == SECTION:
+        return isinstance(value, Mapping)
+    return kind == ANY or value is None or str(value).lower() in ("fp32", "fp16", "bf16")

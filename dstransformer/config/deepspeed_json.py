@@ -20,8 +20,8 @@ _HERE = Path(__file__).parent
 _PACKAGED = _HERE / "ds_configs"  # in a wheel
 _CHECKOUT = _HERE.parents[1] / "ds_configs"  # in a checkout
 
-#: In place of the name of a precision: bf16 where every device has its instructions, else fp32. Settled when a run
-#: starts, see :mod:`dstransformer.training.precision`.
+#: In place of the name of a precision: bf16 where every device has its instructions, else fp32. Chosen when a run
+#: starts, see :mod:`dstransformer.training.automatic`.
 AUTO_PRECISION = "auto_precision"
 
 #: Maximum number of processes; catches typos.

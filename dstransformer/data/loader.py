@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -43,7 +43,7 @@ class Update:
     Attributes:
         position: Its position in the data.
         following: The position of the next update.
-        batches: This rank's micro-batches, one per accumulation step.
+        batches: This rank's micro-batches, one per accumulation step; to be taken once.
         sums: The lengths of the whole update's sentences, over all ranks. Every rank knows them from the plan; but with
             BPE dropout or augmentation the loader knows those of this rank's sentences only, see
             :attr:`UpdateLoader.samples`.
@@ -52,7 +52,7 @@ class Update:
 
     position: Position
     following: Position
-    batches: list[PackedBatch]
+    batches: Iterable[PackedBatch]
     sums: LengthSums
     parts: Sequence[Indices] = ()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -462,6 +462,25 @@ def _backend_message(error: Exception) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def raise_on_all(
+    error: Exception, processes: Processes, environment: MutableMapping[str, str] = os.environ
+) -> NoReturn:
+    """Raise an error of this process on all ranks, which call :meth:`World.raise_any` once they have joined.
+
+    Args:
+        error: The error.
+        processes: Rank of this process, and the number of them. A process alone raises the error as it is.
+        environment: The environment variables.
+    """
+    if processes.world_size > 1:
+        world = join_world(processes, environment)
+        try:
+            world.raise_any(error)
+        finally:
+            leave_world()
+    raise error
 
 
 def leave_world() -> None:

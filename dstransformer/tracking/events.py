@@ -74,6 +74,14 @@ class CostTotal:
     totals: Mapping[str, float]
 
 
+def format_cost(totals: Mapping[str, float]) -> str:
+    """The totals of ``CostTotal`` as text: ``1.23e+18 FLOPs (0.0142 PFLOP-days), 12.3 device hours``."""
+    return (
+        f"{totals['flops']:.3g} FLOPs ({totals['pflop_days']:.3g} PFLOP-days), "
+        f"{totals['device_hours']:.3g} device hours"
+    )
+
+
 @dataclass(frozen=True)
 class NonfiniteUpdate:
     """The loss or gradient of an update is NaN or infinite.

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
-from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator
 from dstransformer.tracking import Tracker
 from dstransformer.training.checkpoints.manager import CheckpointManager
-from dstransformer.training.device_use import DeviceUse
 from dstransformer.training.early_stopping import EarlyStopping
 from dstransformer.training.engine import Engine
-from dstransformer.training.metrics import CostMeter, TrainingMetrics
+from dstransformer.training.metrics import CostMeter, DeviceUse, TrainingMetrics
 from dstransformer.training.recovery import Recovery
 from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer
@@ -44,7 +41,6 @@ def build_trainer(
         corpus.tokenizer.vocab_size,
         world,
         None if setup.pretrained is None or resumes else setup.pretrained.fill,
-        lambda number: session.report(number, UPDATE),
         corpus.tokenizer.src.vocab_size,
     )
     checkpoints = CheckpointManager(setup.checkpoints, config, corpus.tokenizer, provenance, session, tracker)
@@ -52,10 +48,8 @@ def build_trainer(
         config=config,
         state=setup.initial_state,
         engine=engine,
-        data=build_update_stream(config, corpus, world),
-        validator=Validator(
-            config, corpus.tokenizer, world, setup.precision, Task.build(corpus.manifest, config.validation)
-        ),
+        data=build_update_stream(config, corpus, session),
+        validator=Validator(config, corpus.tokenizer, world, setup.precision, setup.task),
         corpus=corpus,
         checkpoints=checkpoints,
         recovery=Recovery(config.training, setup.precision, checkpoints, session, tracker),

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -18,14 +17,13 @@ from dstransformer.config import Config, offloads_optimizer, precision_of, zero_
 from dstransformer.data.loader import Update
 from dstransformer.data.plan import deal
 from dstransformer.distributed.world import World, peer_errors
-from dstransformer.errors import ConfigError
 from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer
 from dstransformer.training.checkpoints.format import EngineState, Snapshot
 from dstransformer.training.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
 from dstransformer.training.muon import Muon
 from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer
 from dstransformer.training.partition import Partition
-from dstransformer.training.runtime import gather_rounded, import_deepspeed
+from dstransformer.training.runtime import gather_rounded, import_deepspeed, rejections
 from dstransformer.training.schedule import learning_rate
 
 #: What DeepSpeed itself is told of the precision.
@@ -36,14 +34,8 @@ _FP32 = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
 ROUND_ONCE = {"cuda"}
 
 
-class _RejectedConfigError(ConfigError):
-    """Raised on every rank, because all ranks have the same configuration."""
-
-    shared = True
-
-
 class Step(NamedTuple):
-    """What became of an update.
+    """A computed update.
 
     Attributes:
         losses: This rank's share of the loss sums, on the device.
@@ -95,7 +87,6 @@ class Engine:
         vocab_size: Number of pieces of the target side.
         world: The process group.
         initial: Changes the random initial weights of the model, in place.
-        report: Called with the number of the update before each micro-batch.
         src_vocab_size: Number of pieces of the source side; None if the vocabulary is joint.
     """
 
@@ -106,11 +97,10 @@ class Engine:
         vocab_size: int,
         world: World,
         initial: Callable[[nn.Module], None] | None = None,
-        report: Callable[[int], None] = lambda _: None,
         src_vocab_size: int | None = None,
     ) -> None:
         deepspeed = import_deepspeed(ds_config, world)
-        self._config, self._world, self._report = config, world, report
+        self._config, self._world = config, world
         self._stage = zero_stage(ds_config)
         dtype = DTYPES[precision_of(ds_config)]
         self._loss_scale = LossScale(ds_config["fp16"]) if dtype == torch.float16 else None
@@ -126,7 +116,7 @@ class Engine:
         optimizer: torch.optim.Optimizer = self._muon or build_optimizer(
             model.parameters(), config.optimizer, offloaded=offloads_optimizer(ds_config)
         )
-        try:
+        with rejections():
             self._engine, self._optimizer, _, _ = deepspeed.initialize(
                 model=model,
                 optimizer=optimizer,
@@ -134,16 +124,6 @@ class Engine:
                 config={**ds_config, **_FP32},
                 dist_init_required=False,
             )
-        except (ValidationError, deepspeed.DeepSpeedConfigError) as error:
-            raise _RejectedConfigError(
-                f"DeepSpeed rejects its configuration: {' '.join(str(error).split())[:300]}; "
-                "fix the JSON given with --ds (`dst ds-config` prints the full configuration)"
-            ) from None
-        except ImportError as error:
-            raise ConfigError(  # on this rank; another node may have it
-                f"the DeepSpeed configuration needs a package that cannot be imported ({error}): install it, or remove "
-                "the section from the JSON given with --ds"
-            ) from None
         self._partition = Partition(self._engine, self._stage, world, by_muon=self._muon.names if self._muon else ())
         if self._muon is not None:
             self._muon.connect(dict(self._partition.places()), world)
@@ -222,7 +202,6 @@ class Engine:
             for micro_batch, batch in zip(numbers, update.batches, strict=True):
                 if losses:
                     self._engine.step()  # accumulates only
-                self._report(number)
                 torch.manual_seed(dropout_seed(self._config.training.seed, number, micro_batch))
                 sums = self._engine(*batch.to(self._world.device))
                 self._engine.backward(sums.loss * factor)

@@ -1,42 +1,56 @@
 """``dst train --find-batch``: the largest update that fits the memory of every process, by trial.
 
-Each rank starts a child that computes larger and larger updates (:mod:`dstransformer.training.batch_trial`). Where one
-does not fit on some rank, all children end, and the next ones stay below it.
+Each rank starts a child, which needs no launcher and computes larger and larger updates. Where one does not fit on some
+rank, all children end, so that the next ones start with clean memory and stay below it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
+import platform
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from dstransformer.distributed.launcher import Processes, check_launch
-from dstransformer.distributed.world import World, free_port, join_world, leave_world
-from dstransformer.errors import ConfigError, DstError, shown
+import numpy as np
+import psutil
+import torch
+
+from dstransformer.data.batch import pack_pairs
+from dstransformer.data.loader import Position, Update
+from dstransformer.data.plan import Lengths, LengthSums
+from dstransformer.decoding.devices import is_memory_error
+from dstransformer.distributed.launcher import check_launch, read_processes
+from dstransformer.distributed.world import World, free_port, join_world, leave_world, raise_on_all
+from dstransformer.errors import ConfigError, DstError, PeerError, shown
+from dstransformer.evaluation.validation import Validator
 from dstransformer.io.command import stopped_by_signals
-from dstransformer.training.batch_trial import CLOSE, Sizes, write_task
-from dstransformer.training.estimate import estimate, plan_warnings
-from dstransformer.training.micro_batches import choose_micro_batches
-from dstransformer.training.setup import (
-    GIB,
-    Setup,
-    TrainRequest,
-    check_corpus,
-    find_resume_checkpoint,
-    resolve_setup,
-)
+from dstransformer.training.automatic import SHARE, Devices, choose, usable_bytes
+from dstransformer.training.engine import Engine
+from dstransformer.training.estimate import estimate, plan_warnings, tokens_peak_bytes
+from dstransformer.training.setup import GIB, Setup, TrainRequest, check_corpus, find_resume_point, resolve_setup
 
 logger = logging.getLogger(__name__)
+
+#: Sizes closer than this share of each other are the same.
+CLOSE = 0.05
+
+#: Updates at most until one is applied: fp16 skips the first ones until its loss scale is low enough.
+_FIRST_UPDATES = 20
+
+_GROUP = 64  # larger sizes are multiples of it
 
 #: The share of a size that did not fit at which the next trial ends.
 _STEP_DOWN = 0.9
@@ -45,10 +59,9 @@ _POLL_SECONDS = 0.2
 
 _PEER_SECONDS = 5.0  # in which a child notices that another one has ended
 
-_MAIN = "from dstransformer.training.batch_trial import run_trials; run_trials({parent})"
-
-#: Signals by which a process ends that has no memory left: the kernel's, and that of C++ code.
-_MEMORY_SIGNALS = (-signal.SIGKILL, -signal.SIGABRT)
+#: How a child may end, worst first: with an error that a user can fix, another error, without memory, because another
+#: one has ended, well.
+_ENDS = ("refused", "error", "memory", "peer", "done")
 
 
 @dataclass(frozen=True)
@@ -77,10 +90,6 @@ class FoundBatch:
     holds_all: bool
     warnings: Sequence[str]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for ``--json``."""
-        return asdict(self)
-
     @property
     def overrides(self) -> str:
         """What gives it to a run."""
@@ -90,14 +99,58 @@ class FoundBatch:
         )
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of an update, in tokens of its larger side on each process. The sides keep their ratio.
+
+    Attributes:
+        src_share: Source tokens per token of that.
+        tgt_share: Target tokens per token of that; one of the two is 1.
+        longest: Tokens of the longest source and target sentence, with their ends.
+        smallest: The size at which an update has room for them, in every stage of ``batch.stages``.
+        largest: The size at which an update holds the training split.
+    """
+
+    src_share: float
+    tgt_share: float
+    longest: tuple[int, int]
+    smallest: int
+    largest: int
+
+    @classmethod
+    def of(cls, setup: Setup) -> Sizes:
+        """The sizes of an experiment."""
+        batch, train = setup.config.batch, setup.corpus.manifest.splits["train"]
+        larger = max(batch.src_tokens, batch.tgt_tokens)
+        shares = batch.src_tokens / larger, batch.tgt_tokens / larger
+        longest = train.src_lengths.max + 1, train.tgt_lengths.max + 1
+        whole = (train.src_tokens + train.pairs, train.tgt_tokens + train.pairs)
+        least = batch.smallest_share
+        smallest = max(-(-tokens // (share * least)) for tokens, share in zip(longest, shares, strict=True))
+        every = max(-(-tokens // (share * setup.world_size)) for tokens, share in zip(whole, shares, strict=True))
+        return cls(*shares, longest, int(smallest), int(max(smallest, every)))
+
+    def tokens(self, size: int) -> tuple[int, int]:
+        """Source and target tokens of each process."""
+        return round(size * self.src_share), round(size * self.tgt_share)
+
+    def describe(self, size: int) -> str:
+        """A size as text."""
+        return "{:,} source and {:,} target tokens on each process".format(*self.tokens(size))
+
+    def round_down(self, size: float) -> int:
+        """A round size within the bounds."""
+        rounded = int(size) // _GROUP * _GROUP if size >= 10 * _GROUP else int(size)
+        return min(max(rounded, self.smallest), self.largest)
+
+
 @dataclass
 class _Trial:
     """What a child has told, or those of all ranks together.
 
     Attributes:
-        end: How it ended: ``done``, ``memory``, ``peer`` (another child did) or ``error``; empty while it runs.
+        end: How it ended, see :data:`_ENDS`; empty while it runs.
         message: Why.
-        user: Whether the error is one that a user can fix.
         fits: The largest size that fits, and the bytes that it takes; None if no size does.
         trying: The last size that was tried; 0 if the model was not built.
         device: ``cpu`` or ``cuda``.
@@ -106,20 +159,10 @@ class _Trial:
 
     end: str = ""
     message: str = ""
-    user: bool = False
-    fits: tuple[int, int] | None = None
+    fits: list[int] | None = None
     trying: int = 0
     device: str = "cpu"
     usable: int = 0
-
-    def add(self, line: str) -> None:
-        """Add a line that the child has printed."""
-        told = json.loads(line)
-        if "fits" in told:
-            self.fits = told["fits"], told["peak"]
-        else:
-            for name, value in told.items():
-                setattr(self, name, value)
 
 
 def find_batch(request: TrainRequest) -> FoundBatch:
@@ -137,51 +180,43 @@ def find_batch(request: TrainRequest) -> FoundBatch:
     """
     processes = check_launch(os.environ)
     request = replace(request, overrides=[*request.overrides, "batch.micro_batches=auto"], resume="never")
-    resolved = _resolve(request, processes)
     # The children use the devices; this process only watches.
     environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
-    world = join_world(processes, environment)
-    world.raise_any(resolved if isinstance(resolved, Exception) else None)
-    assert isinstance(resolved, Setup)
-    with stopped_by_signals():
-        trial = _search(request, Sizes.of(resolved), world, environment)
-    found = _describe(resolved, trial)
-    leave_world()
-    return found
-
-
-def _resolve(request: TrainRequest, processes: Processes) -> Setup | Exception:
-    """Resolve and check the request, or return the error, so that every rank raises it."""
     try:
-        setup = choose_micro_batches(resolve_setup(request, processes), None, None)
+        setup = choose(resolve_setup(request, processes), None, Devices(frozenset(), None))
         check_corpus(setup, verify=False)
         if processes.rank == 0:
-            find_resume_checkpoint(request, setup)
-        return setup
+            find_resume_point(request, setup)
     except Exception as error:
-        if processes.world_size == 1:
-            raise
-        return error
+        raise_on_all(error, processes, environment)
+    world = join_world(processes, environment)
+    world.raise_any(None)
+    with stopped_by_signals():
+        trial = _search(request, Sizes.of(setup), world, environment)
+    leave_world()
+    return _describe(setup, trial)
 
 
 def _search(request: TrainRequest, sizes: Sizes, world: World, environment: Mapping[str, str]) -> _Trial:
     """Start trials, each below what did not fit before, until one ends without running out of memory."""
-    best, limit = None, None
+    best: list[int] | None = None
+    limit: int | None = None
     while True:
         trial = _try_sizes(request, limit, world, environment)
         best = max(filter(None, (best, trial.fits)), default=None)
         if trial.end == "done":
             break
         if trial.end != "memory":
-            raise (ConfigError if trial.user else DstError)(trial.message or "a trial lost its peers: try again")
+            kind = ConfigError if trial.end == "refused" else DstError
+            raise kind(trial.message or "a trial lost its peers: try again")
         limit = sizes.round_down(_STEP_DOWN * trial.trying)
         if limit >= trial.trying or (best is not None and limit <= (1 + CLOSE) * best[0]):
             break
         if world.is_rank0:
-            logger.warning("memory ran out with %s: trying less", _tokens(sizes, trial.trying))
+            logger.warning("memory ran out with %s: trying less", sizes.describe(trial.trying))
     if best is None:
         raise ConfigError(
-            f"no update fits: with {_tokens(sizes, sizes.smallest)}, the least for the longest sentences of the "
+            f"no update fits: with {sizes.describe(sizes.smallest)}, the least for the longest sentences of the "
             f"corpus, it takes more than the {trial.usable / GIB:,.2f} GiB that each may use: choose a higher ZeRO "
             "stage, a smaller model or fewer processes on a machine"
         )
@@ -189,70 +224,57 @@ def _search(request: TrainRequest, sizes: Sizes, world: World, environment: Mapp
 
 
 def _try_sizes(request: TrainRequest, limit: int | None, world: World, environment: Mapping[str, str]) -> _Trial:
-    """Run a child on every rank to its end, and combine what they told. Collective."""
+    """Run a child on every rank to its end, and combine what they told. Rank 0's has the store in which they meet."""
     port = world.compute_on_rank0(free_port)
+    own = {**environment, "MASTER_PORT": str(port), "PYTHONPATH": os.pathsep.join(sys.path)}
+    for name in own.keys() & {"DS_ACCELERATOR", "TORCHELASTIC_USE_AGENT_STORE"}:
+        del own[name]
+    own |= {name: value for name, value in os.environ.items() if name == "DS_ACCELERATOR"}
+    task = json.dumps([asdict(request), limit, os.getpid()], default=str)
     with tempfile.TemporaryDirectory(prefix="dst-find-batch-") as folder:
-        outputs = [Path(folder, name) for name in ("stdout", "stderr")]
-        with outputs[0].open("w") as output, outputs[1].open("w") as errors:
-            child = _start_child(write_task(request, limit), {**environment, "MASTER_PORT": str(port)}, output, errors)
+        told, errors = Path(folder, "stdout"), Path(folder, "stderr")
+        with told.open("w") as output, errors.open("w") as error:
+            command = [sys.executable, "-c", f"from {__name__} import run_trials; run_trials()"]
+            child = subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=output, stderr=error, text=True)
         try:
-            trial = _watch(child, outputs[0], world)
+            with suppress(BrokenPipeError), child.stdin as pipe:  # type: ignore[union-attr]
+                pipe.write(task)
+            trial = _watch(child, told, world)
         finally:
             child.kill()
             child.wait()
         if not trial.end:
-            trial.end, trial.message = _explain(child.returncode, outputs[1])
+            trial.end, trial.message = _explain(child.returncode, errors)
     trials: list[_Trial] = world.gather(trial)
-    worst = next((told for end in ("error", "memory", "peer") for told in trials if told.end == end), trials[0])
-    sizes = [told.fits for told in trials if told.fits is not None]
-    return replace(worst, fits=min(sizes) if len(sizes) == len(trials) else None, usable=trials[0].usable)
+    worst = min(trials, key=lambda trial: _ENDS.index(trial.end))
+    fits = [trial.fits for trial in trials if trial.fits is not None]
+    return replace(worst, fits=min(fits) if len(fits) == len(trials) else None, usable=trials[0].usable)
 
 
-def _start_child(task: str, environment: Mapping[str, str], output: IO[str], errors: IO[str]) -> subprocess.Popen[str]:
-    """Start a child. Rank 0's child has the store in which they meet."""
-    variables = {**environment, "PYTHONPATH": os.pathsep.join(sys.path)}
-    variables.pop("TORCHELASTIC_USE_AGENT_STORE", None)
-    if "DS_ACCELERATOR" in os.environ:
-        variables["DS_ACCELERATOR"] = os.environ["DS_ACCELERATOR"]
-    else:
-        del variables["DS_ACCELERATOR"]
-    child = subprocess.Popen(
-        [sys.executable, "-c", _MAIN.format(parent=os.getpid())],
-        env=variables,
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=errors,
-        text=True,
-    )
-    assert child.stdin is not None
-    with child.stdin as pipe:
-        pipe.write(task)
-    return child
-
-
-def _watch(child: subprocess.Popen[str], output: Path, world: World) -> _Trial:
+def _watch(child: subprocess.Popen[str], told: Path, world: World) -> _Trial:
     """Read what a child tells until all have ended. If one fails, those that wait for it are ended."""
     trial = _Trial()
-    with output.open() as lines:
+    with told.open() as lines:
         while True:
             has_ended = child.poll() is not None
             for line in lines:
-                trial.add(line)
+                vars(trial).update(json.loads(line))
             failed, running = world.any(has_ended and trial.end != "done", not has_ended)
-            if failed and not has_ended:
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(_PEER_SECONDS)
-                if child.poll() is None:
-                    trial.end = "peer"
-                return trial
             if failed or not running:
-                return trial
+                break
             time.sleep(_POLL_SECONDS)
+        try:
+            child.wait(_PEER_SECONDS)
+            for line in lines:
+                vars(trial).update(json.loads(line))
+        except subprocess.TimeoutExpired:
+            trial.end = "peer"
+    return trial
 
 
 def _explain(status: int, errors: Path) -> tuple[str, str]:
     """How a child ended that did not say it."""
-    if status in _MEMORY_SIGNALS:
+    if status in (-signal.SIGKILL, -signal.SIGABRT):  # those of the kernel and of C++ code without memory
         return "memory", f"a trial was ended by {signal.Signals(-status).name}"
     lines = errors.read_text(errors="replace").strip().splitlines()
     return "error", f"a trial failed: {shown(lines[-1] if lines else f'exit status {status}', quote=False, limit=300)}"
@@ -280,5 +302,198 @@ def _describe(setup: Setup, trial: _Trial) -> FoundBatch:
     )
 
 
-def _tokens(sizes: Sizes, size: int) -> str:
-    return "{:,} source and {:,} target tokens on each process".format(*sizes.tokens(size))
+def run_trials() -> None:
+    """The main function of a child, which ends with its parent. Prints the values of a :class:`_Trial`."""
+    options, limit, parent = json.loads(sys.stdin.read())
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    printed = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # for DeepSpeed, which prints to it
+
+    def tell(**fields: object) -> None:
+        print(json.dumps(fields), file=printed)
+
+    try:
+        _run(TrainRequest(**options), limit, tell)
+    except PeerError:
+        tell(end="peer")
+    except DstError as error:
+        tell(end="refused" if error.exit_code == 2 else "error", message=str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory_error(error):
+            raise
+        tell(end="memory")
+    os._exit(0)  # the others may be gone: leaving the process group would wait for them
+
+
+def _run(request: TrainRequest, limit: int | None, tell: Callable[..., None]) -> None:
+    processes = read_processes(os.environ)
+    world = join_world(processes)
+    setup = choose(resolve_setup(request, processes), None, Devices.gather(world)._replace(usable=None))
+    trial, sizes, peaks = Trial(setup, world), Sizes.of(setup), dict[int, int]()
+    tell(usable=trial.usable, device=world.device.type)
+    trial.start()
+    guess = limit or trial.predict()
+    sizes = replace(sizes, largest=limit or sizes.largest)
+
+    def measure(size: int) -> int:
+        tell(trying=size)
+        peaks[size] = trial.measure(size)
+        return peaks[size]
+
+    for size in grow(measure, trial.usable, sizes, guess):
+        tell(fits=(size, peaks[size]))
+    tell(end="done")
+
+
+def grow(measure: Callable[[int], int], usable: int, sizes: Sizes, guess: int | None = None) -> Iterator[int]:
+    """Measure larger and larger sizes, and yield those that fit.
+
+    The next size is the guess, if there is one; then where the line through the last two measurements meets the limit,
+    or twice the last size, whichever is less. The peak is a maximum of lines, so it may be beyond.
+
+    Args:
+        measure: The peak memory of an update of this size, in bytes.
+        usable: Bytes that it may take.
+        sizes: The bounds.
+        guess: The largest size that fits by prediction.
+    """
+    before, size = (0, 0), sizes.smallest
+    while (peak := measure(size)) <= usable:
+        yield size
+        slope = (peak - before[1]) / (size - before[0])
+        room = size + (usable - peak) / slope if slope > 0 else 2 * size
+        following = sizes.round_down(guess or min(room, 2 * size))
+        before, size, guess = (size, peak), following, None
+        if size <= before[0] or (size < (1 + CLOSE) * before[0] and size != sizes.largest):
+            return
+
+
+class Trial:
+    """Computes updates of the worst shape: both sides are full, and every sentence is as long as the longest.
+
+    Args:
+        setup: The experiment, with one micro-batch for each process.
+        world: The process group of the children.
+    """
+
+    def __init__(self, setup: Setup, world: World) -> None:
+        self._world, self._setup, self._sizes = world, setup, Sizes.of(setup)
+        self._before = psutil.Process().memory_info().rss
+        self.usable = min(world.gather(self._measure_usable()))
+        self._held: list[Any] = []
+        self._number = 0
+
+    def _measure_usable(self) -> int:
+        """Bytes that this process may take."""
+        world = self._world
+        nodes = world.gather(platform.node())
+        groups = left_in_cgroups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+        shared = world.gather(min([psutil.virtual_memory().available, *groups]))  # all have started by now
+        left: int = min(shared) // nodes.count(platform.node())
+        if world.device.type == "cuda":
+            free = round(SHARE * torch.cuda.mem_get_info(world.device)[0])
+            return min(free, usable_bytes(world.device) or free)
+        return round(SHARE * limit_own_memory(left))
+
+    def start(self) -> None:
+        """Build what a run holds: the engine with its moments, the model of validation, a copy for a checkpoint."""
+        setup, tokenizer = self._setup, self._setup.corpus.tokenizer
+        src_rows = tokenizer.src.vocab_size
+        self._engine = Engine(setup.config, setup.ds_config, tokenizer.vocab_size, self._world, src_vocab_size=src_rows)
+        validator = Validator(setup.config, tokenizer, self._world, setup.precision, setup.task)
+        for _ in range(_FIRST_UPDATES):
+            if not self._step(self._sizes.smallest):
+                break
+        validator.load(self._engine.iter_weights())
+        self._held = [validator, self._engine.snapshot()]
+
+    def measure(self, size: int) -> int:
+        """The most bytes that any rank has taken so far, after an update of this size. Collective."""
+        self._step(size)
+        if self._world.device.type == "cuda":
+            taken = torch.cuda.max_memory_allocated(self._world.device)
+        else:
+            taken = peak_memory() - self._before
+        return int(max(self._world.gather(taken)))
+
+    def _step(self, size: int) -> bool:
+        """Compute an update. Returns whether it was skipped."""
+        self._number += 1
+        update = worst_update(self._sizes.tokens(size), self._sizes.longest, self._world.world_size)
+        return self._engine.step(update, self._number).skipped
+
+    def predict(self) -> int | None:
+        """The largest size that fits this GPU by the formula for its memory; None where it does not hold."""
+
+        def peak(size: int) -> int | None:
+            tokens = (count * self._world.world_size for count in self._sizes.tokens(size))
+            return tokens_peak_bytes(self._setup, *tokens)
+
+        sizes = range(self._sizes.smallest, self._sizes.largest + 1)
+        if not usable_bytes(self._world.device) or peak(sizes[0]) is None:
+            return None
+        return sizes[max(1, bisect_right(sizes, self.usable, key=lambda size: peak(size) or 0)) - 1]
+
+
+def worst_update(tokens: tuple[int, int], longest: tuple[int, int], world_size: int) -> Update:
+    """A rank's share of an update: one micro-batch with so many tokens on each side, and one pair more.
+
+    Cutting an update into micro-batches may give one of them a pair more than its share.
+    """
+    pairs = max(-(-side // length) for side, length in zip(tokens, longest, strict=True)) + 1
+    src, tgt = (_divide(side + length, pairs) for side, length in zip(tokens, longest, strict=True))
+    batch = pack_pairs(_ids(src), src - 1, _ids(tgt), tgt - 1)
+    sums = LengthSums.of(np.tile(src, world_size), np.tile(tgt, world_size))
+    return Update(Position(), Position(), [batch], sums)
+
+
+def _divide(tokens: int, pairs: int) -> Lengths:
+    """Lengths that add up to so many tokens, as even as possible; none is 0."""
+    return np.maximum(np.diff(np.arange(pairs + 1) * tokens // pairs), 1).astype(np.int32)
+
+
+def _ids(lengths: Lengths) -> Lengths:
+    """Tokens for sentences of these lengths, their ends left out."""
+    return np.full(int(lengths.sum()) - len(lengths), 4, dtype=np.int32)
+
+
+def left_in_cgroups(membership: Path, root: Path) -> Iterator[int]:
+    """What the limits of this process's control group, and of those around it, leave; files that may go count as free.
+
+    The formats are those of the kernel's page on control groups, version 2. ``membership`` is the file that names the
+    group, ``root`` where groups are.
+    """
+    name = ""
+    with suppress(OSError):
+        lines = membership.read_text().splitlines()
+        name = next((line[4:] for line in lines if line.startswith("0::/")), "")
+    for group in (root / name, *(root / name).parents):
+        with suppress(OSError, ValueError):  # no limit ("max"), or outside of the groups
+            limit = int((group / "memory.max").read_text())
+            statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            used = int((group / "memory.current").read_text()) - int(statistics["inactive_file"])
+            yield max(0, limit - used)
+        if group == root:
+            return
+
+
+def peak_memory() -> int:
+    """The most bytes of memory that this process has held."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def limit_own_memory(left: int) -> int:
+    """Let an allocation beyond so many bytes more raise an error. Otherwise the kernel would end some process.
+
+    Returns what this process may still take, by its own limits (``ulimit -v``, ``-d``) too.
+    """
+    taken = psutil.Process().memory_info()
+    for kind, size in ((resource.RLIMIT_AS, taken.vms), (resource.RLIMIT_DATA, taken.data)):
+        if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY:
+            left = max(0, min(left, limit - size))
+    resource.setrlimit(resource.RLIMIT_DATA, (taken.data + left, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    return left

@@ -14,7 +14,7 @@ from dstransformer.config import ModelConfig
 from dstransformer.data import Tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import Bundle, open_bundle
-from dstransformer.training.checkpoints.format import Checkpoint
+from dstransformer.training.checkpoints.resume import Resumed
 
 #: Values of the section ``model`` that may differ from the bundle's, as the weights fit either way.
 FREE_KEYS = ("dropout", "attention_dropout", "activation_dropout")
@@ -120,26 +120,26 @@ def open_pretrained(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Pre
     return Pretrained(bundle, rows, src_rows, pieces, same)
 
 
-def check_pretrained(checkpoint: Checkpoint, init: Path, pretrained: Pretrained | None) -> None:
-    """Check that the run of a checkpoint started from a bundle.
+def check_pretrained(resumed: Resumed, init: Path, pretrained: Pretrained | None) -> None:
+    """Check that a run that resumes started from a bundle.
 
     Args:
-        checkpoint: The checkpoint.
+        resumed: What it resumes from.
         init: Where the bundle is, or was.
         pretrained: The bundle; None if it is gone, and its path is compared.
 
     Raises:
         ConfigError: It started from random weights or from another bundle.
     """
-    record: Mapping[str, Any] | None = open_bundle(checkpoint.bundle).provenance.get("parent")
+    record: Mapping[str, Any] | None = resumed.provenance.get("parent")
     if record is not None and pretrained is not None and record["weights_sha256"] == pretrained.bundle.weights_sha256:
         return
     if record is not None and pretrained is None and Path(record["path"]).is_relative_to(init.absolute()):
         return
     began = "random weights" if record is None else f"another bundle ({record['path']})"
     raise ConfigError(
-        f"--init {init}: this run started from {began} and resumes from {checkpoint.path}; leave out --init, or choose "
-        "another --run"
+        f"--init {init}: this run started from {began} and resumes from {resumed.checkpoint.path}; leave out --init, "
+        "or choose another --run"
     )
 
 

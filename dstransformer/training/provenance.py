@@ -19,11 +19,10 @@ from dstransformer.data.mixture import describe_mixture
 from dstransformer.data.windows import is_windowed
 from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
-from dstransformer.evaluation.task import Task
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import gpu_kernels_name, kernels_fingerprint, processor_name
 from dstransformer.tracking import RunStart, resolve_tracking_uri
-from dstransformer.training.checkpoints.format import Checkpoint
+from dstransformer.training.checkpoints.resume import Resumed
 from dstransformer.training.estimate import approximate_plan
 from dstransformer.training.setup import Setup, TrainRequest
 
@@ -31,15 +30,13 @@ from dstransformer.training.setup import Setup, TrainRequest
 VERSIONS = ("torch", "deepspeed", "sentencepiece", "sacrebleu")
 
 
-def describe_provenance(
-    request: TrainRequest, setup: Setup, stored: Mapping[str, Any] | None, world: World
-) -> dict[str, Any]:
+def describe_provenance(request: TrainRequest, setup: Setup, resumed: Resumed | None, world: World) -> dict[str, Any]:
     """The provenance stored in the bundles of a run. Collective.
 
     Args:
         request: The options of the run.
         setup: The experiment.
-        stored: The provenance of the checkpoint that the run resumes from; None for a new run.
+        resumed: The checkpoint that the run resumes from; None for a new run.
         world: The process group.
     """
     manifest = setup.corpus.manifest
@@ -62,12 +59,12 @@ def describe_provenance(
         "src_tokenizer_sha256": None if manifest.src_tokenizer is None else manifest.src_tokenizer.sha256,
         "hardware": describe_hardware(world),
         "world_size": setup.world_size,
-        "parent": pretrained if stored is None else stored.get("parent"),
+        "parent": pretrained if resumed is None else resumed.provenance.get("parent"),
     }
 
 
 def describe_start(
-    request: TrainRequest, setup: Setup, provenance: Mapping[str, Any], checkpoint: Checkpoint | None
+    request: TrainRequest, setup: Setup, provenance: Mapping[str, Any], resumed: Resumed | None
 ) -> RunStart:
     """The start of a run, for its tracker.
 
@@ -75,7 +72,7 @@ def describe_start(
         request: The options of the run.
         setup: The experiment.
         provenance: The provenance, from :func:`describe_provenance`.
-        checkpoint: The checkpoint that the run resumes from; None for a new run.
+        resumed: The checkpoint that the run resumes from; None for a new run.
     """
     return RunStart(
         run_name=request.name,
@@ -86,7 +83,7 @@ def describe_start(
         tags=_describe_tags(provenance, setup.world_size),
         user_tags=request.tags,
         register=request.register,
-        resume_step=None if checkpoint is None else checkpoint.state.step,
+        resume_step=None if resumed is None else resumed.checkpoint.state.step,
     )
 
 
@@ -129,9 +126,8 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     if stages := describe_stages(config.batch.stages, in_stages):
         yield f"stages    {stages}"
     if info.trees is None:
-        task = Task.build(info, config.validation)
-        tokenizers = ", ".join(dict.fromkeys(task.tokenizers.values()))
-        yield f"scores    {task.metric} ranks checkpoints; BLEU with sacrebleu's tokenizer {tokenizers}"
+        tokenizers = ", ".join(dict.fromkeys(setup.task.tokenizers.values()))
+        yield f"scores    {setup.task.metric} ranks checkpoints; BLEU with sacrebleu's tokenizer {tokenizers}"
     window = config.training.window_pairs
     windows = f", in windows of about {window:,} pairs" if is_windowed(train.pairs, window) else ""
     yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs{windows}"

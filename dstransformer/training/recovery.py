@@ -55,7 +55,7 @@ class Recovery:
         Args:
             number: Its number.
             update: This rank's share of it.
-            result: What became of it on this rank.
+            result: What this rank made of it.
             nonfinite: Whether its loss is NaN or infinite on any rank.
 
         Raises:
@@ -88,7 +88,8 @@ class Recovery:
             self._checkpoints.finish()
         found: Checkpoint | None = None
         if self.state.rollbacks < self._config.max_rollbacks:
-            found = self._checkpoints.find_latest_finite(other_than=self.state.rollback_step)
+            folder, last = self._checkpoints.folder, self.state.rollback_step
+            found = self._world.compute_on_rank0(lambda: folder.latest_finite(other_than=last))
         if found is None:
             raise error
         step = found.state.step

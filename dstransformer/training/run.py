@@ -7,22 +7,25 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dstransformer.config import load_config
-from dstransformer.distributed.launcher import Processes, check_launch
+from dstransformer.distributed.launcher import check_launch
 from dstransformer.distributed.supervision.session import Session, supervise
+from dstransformer.distributed.world import World, raise_on_all
 from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
-from dstransformer.evaluation.task import Task
 from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
-from dstransformer.training.automatic import settle
-from dstransformer.training.checkpoints.format import Checkpoint, Cost
-from dstransformer.training.checkpoints.resume import read_provenance, warn_if_hardware_differs, warn_if_layout_differs
-from dstransformer.training.final import Choice, make_final_bundle
+from dstransformer.training.automatic import choose_on_all
+from dstransformer.training.checkpoints.format import Cost
+from dstransformer.training.checkpoints.resume import (
+    Resumed,
+    check_resumed,
+    warn_if_hardware_differs,
+    warn_if_layout_differs,
+)
+from dstransformer.training.final import Choice, FinalBundle, make_final_bundle
 from dstransformer.training.provenance import describe_provenance, describe_run, describe_start
-from dstransformer.training.setup import Setup, TrainRequest, check_setup, find_resume_checkpoint, resolve_setup
+from dstransformer.training.setup import Setup, TrainRequest, check_setup, find_resume_point, resolve_setup
 
 if TYPE_CHECKING:
     from dstransformer.training.trainer import Trainer
@@ -79,70 +82,70 @@ def train(request: TrainRequest) -> Outcome:
         DstError: The processes did not join the process group, or training diverged.
     """
     processes = check_launch(os.environ)
-    resolved = _resolve(request, processes)
-    # Join even if this rank's request is invalid, so that every rank raises the error.
-    config = load_config("base") if isinstance(resolved, Exception) else resolved.config
-    with supervise(processes, config, request.run) as session:
-        setup = settle(session.agree_on(resolved), request.resume, session.world)
-        check_setup(setup, session.world)
-        find = partial(find_resume_checkpoint, request, setup)
-        checkpoint, seen = session.world.compute_on_rank0(find)
-        with session.hold_run_folder(setup.run, setup.config, setup.ds_config, setup.corpus):
-            if session.world.compute_on_rank0(setup.checkpoints.folders) != seen:  # a run that was stopping wrote one
-                checkpoint, _ = session.world.compute_on_rank0(find)
-            trainer = _start(request, setup, checkpoint, session)
-            with closing(trainer.data), session.reporting_failure(lambda error: _report_failure(trainer, error)):
-                finished = trainer.fit()
-                cost = trainer.cost.total
-                trainer.tracker.emit(CostTotal(trainer.state.step, trainer.cost.totals))
-                final = make_final_bundle(trainer) if finished else None
-            session.enter("the end of the run")
-            trainer.tracker.emit(RunEnd("killed" if final is None else "finished"))
-            outcome = Outcome(
-                run=str(setup.run),
-                step=trainer.state.step,
-                stopped_by=session.stopped_by if final is None else None,
-                evaluations={} if final is None else final.evaluations,
-                final=None if final is None else final.choice,
-                cost=cost,
-                devices=processes.world_size,
-            )
-            session.end(outcome.status)
-            return outcome
-
-
-def _resolve(request: TrainRequest, processes: Processes) -> Setup | Exception:
-    """Resolve the request. With several processes, return an error, so that the other ranks can raise it too."""
     try:
-        return resolve_setup(request, processes)
+        setup = resolve_setup(request, processes)
     except Exception as error:
-        if processes.world_size == 1:
-            raise
-        return error
+        raise_on_all(error, processes)
+    with supervise(processes, setup.config, setup.run) as session:
+        world = session.world
+        world.raise_any(None)
+        with session.hold_run_folder(setup.run, setup.config, setup.ds_config, setup.corpus):
+            setup, resumed = _prepare(request, setup, world)
+            with session.recording(setup.run):
+                world.compute_on_rank0(setup.write)
+                trainer = _start(request, setup, resumed, session)
+                with closing(trainer.data), session.reporting_failure(lambda error: _report_failure(trainer, error)):
+                    finished = trainer.fit()
+                    cost = trainer.cost.total
+                    trainer.tracker.emit(CostTotal(trainer.state.step, trainer.cost.totals))
+                    final = make_final_bundle(trainer) if finished else None
+                session.enter("the end of the run")
+                outcome = _end(trainer, cost, final)
+                session.end(outcome.status)
+                return outcome
 
 
-def _start(request: TrainRequest, setup: Setup, checkpoint: Checkpoint | None, session: Session) -> Trainer:
+def _prepare(request: TrainRequest, setup: Setup, world: World) -> tuple[Setup, Resumed | None]:
+    """Find the checkpoint to resume from, choose what the devices decide, and check the experiment. Collective."""
+    resumed = world.compute_on_rank0(lambda: find_resume_point(request, setup))
+    setup = choose_on_all(setup, resumed, world)
+    check_setup(setup, world)
+    if resumed is not None:
+        world.compute_on_rank0(lambda: check_resumed(resumed, setup.config, setup.free_keys))
+    return setup, resumed
+
+
+def _start(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: Session) -> Trainer:
     """Build the trainer, resume from the checkpoint, and report the run to the tracker. Collective."""
     # Imported late because it takes seconds, so that a user's mistake is reported first.
     from dstransformer.training.build import build_trainer
 
     world, updates = session.world, setup.config.training.max_updates
     tracker = build_tracker(setup.config.tracking, rank=world.rank, run_folder=setup.run, max_updates=updates)
-    stored = None if checkpoint is None else world.compute_on_rank0(lambda: read_provenance(checkpoint))
-    provenance = describe_provenance(request, setup, stored, world)
+    provenance = describe_provenance(request, setup, resumed, world)
     for line in describe_run(setup, provenance["hardware"]):
         tracker.emit(Message(line))
-    for note in Task.build(setup.corpus.manifest, setup.config.validation).notes if world.is_rank0 else ():
+    for note in setup.task.notes if world.is_rank0 else ():
         logger.warning(note)
-    if checkpoint is not None and stored is not None and world.is_rank0:
-        warn_if_layout_differs(checkpoint, setup.initial_state)
-        warn_if_hardware_differs(checkpoint, stored, provenance["hardware"])
+    if resumed is not None and world.is_rank0:
+        warn_if_layout_differs(resumed.checkpoint, setup.initial_state)
+        warn_if_hardware_differs(resumed, provenance["hardware"])
     session.enter("the start of DeepSpeed")
-    trainer = build_trainer(setup, provenance, tracker, session, resumes=checkpoint is not None)
-    if checkpoint is not None:
-        trainer.restore(checkpoint)
-    tracker.emit(describe_start(request, setup, provenance, checkpoint))
+    trainer = build_trainer(setup, provenance, tracker, session, resumes=resumed is not None)
+    if resumed is not None:
+        trainer.restore(resumed.checkpoint)
+    tracker.emit(describe_start(request, setup, provenance, resumed))
     return trainer
+
+
+def _end(trainer: Trainer, cost: Cost, final: FinalBundle | None) -> Outcome:
+    """Report the end to the tracker; without a final bundle, the run was stopped."""
+    run, step, devices = str(trainer.checkpoints.folder.run), trainer.state.step, trainer.session.world.world_size
+    if final is None:
+        trainer.tracker.emit(RunEnd("killed"))
+        return Outcome(run, step, trainer.session.stopped_by, {}, None, cost, devices)
+    trainer.tracker.emit(RunEnd("finished"))
+    return Outcome(run, step, None, final.evaluations, final.choice, cost, devices)
 
 
 def _report_failure(trainer: Trainer, error: BaseException | None) -> None:

@@ -9,17 +9,19 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.utils.cpp_extension import get_default_build_root
 
 from dstransformer.config import offloads_optimizer
 from dstransformer.distributed.world import World
+from dstransformer.errors import ConfigError
 from dstransformer.training.muon import Muon
 
 logger = logging.getLogger(__name__)
@@ -62,7 +64,11 @@ def _prepare_operator_build(world: World, operators: Path) -> None:
 
 
 def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
-    """Import DeepSpeed with its environment prepared and its logs reduced, and let it join the process group."""
+    """Import DeepSpeed with its environment prepared and its logs reduced, and let it join the process group.
+
+    Raises:
+        ConfigError: DeepSpeed rejects the sections of precision.
+    """
     # DeepSpeed calls collectives by deprecated names; users cannot change that.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # Building operators needs this environment's ninja, which is not on the PATH of a process started over ssh.
@@ -82,9 +88,47 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     utils: Any = import_module("deepspeed.runtime.zero.utils")
     if Muon not in utils.ZERO_SUPPORTED_OPTIMIZERS:
         utils.ZERO_SUPPORTED_OPTIMIZERS.append(Muon)
+    check_precision(ds_config)
     if offloads_optimizer(ds_config):
         _prepare_operator_build(world, Path(os.environ["TORCH_EXTENSIONS_DIR"]))
     return deepspeed
+
+
+class _RejectedConfigError(ConfigError):
+    """Raised on every rank, because all ranks have the same configuration."""
+
+    shared = True
+
+
+@contextlib.contextmanager
+def rejections() -> Iterator[None]:
+    """In the block, raise as :class:`ConfigError` what DeepSpeed has against its configuration."""
+    from deepspeed import DeepSpeedConfigError
+
+    try:
+        yield
+    except (ValidationError, DeepSpeedConfigError) as error:
+        raise _RejectedConfigError(
+            f"DeepSpeed rejects its configuration: {' '.join(str(error).split())[:300]}; "
+            "fix the JSON given with --ds (`dst ds-config` prints the full configuration)"
+        ) from None
+    except ImportError as error:
+        raise ConfigError(  # on this rank; another node may have it
+            f"the DeepSpeed configuration needs a package that cannot be imported ({error}): install it, or remove "
+            "the section from the JSON given with --ds"
+        ) from None
+
+
+def check_precision(ds_config: Mapping[str, Any]) -> None:
+    """Check the sections ``bf16`` and ``fp16``, which the engine reads in DeepSpeed's place.
+
+    Raises:
+        ConfigError: A key is unknown, or a value of the wrong type.
+    """
+    sections: Any = import_module("deepspeed.runtime.precision_config")
+    with rejections():
+        sections.get_bfloat16_config(ds_config)
+        sections.get_float16_config(ds_config)
 
 
 def gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:

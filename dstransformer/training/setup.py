@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dstransformer.config import Config, ModelConfig, Precision, compose, load_config, precision_of, zero_stage
+from dstransformer.config import (
+    Config,
+    ModelConfig,
+    Precision,
+    compose,
+    dump_config,
+    load_config,
+    precision_of,
+    zero_stage,
+)
 from dstransformer.data import Corpus
 from dstransformer.data.budget import build_budget
 from dstransformer.data.mixture import Mixture, build_mixture
@@ -20,16 +29,14 @@ from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError, counted, shown
 from dstransformer.evaluation.task import Task
+from dstransformer.io.files import replace_file, storage_errors
 from dstransformer.io.output_folders import check_run_folder
-from dstransformer.model import DTYPES, check_backend, open_bundle, parameter_count
+from dstransformer.model import DTYPES, check_backend, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
-from dstransformer.training.checkpoints.format import Checkpoint, TrainState, read_checkpoint
-from dstransformer.training.checkpoints.resume import find_checkpoint
+from dstransformer.training.checkpoints.format import TrainState
+from dstransformer.training.checkpoints.resume import Resumed, find_resumed
 from dstransformer.training.pretrained import Pretrained, check_pretrained, open_pretrained
-from dstransformer.training.schedule import describe_jump
-
-logger = logging.getLogger(__name__)
 
 GIB = 2**30
 
@@ -118,6 +125,15 @@ class Setup:
         kept = self.config.checkpoint
         return CheckpointFolder(self.run / "checkpoints", kept.keep_last, kept.keep_best)
 
+    @cached_property
+    def task(self) -> Task:
+        """What the model is trained for, and how it is scored.
+
+        Raises:
+            ConfigError: A tokenizer of BLEU is not installed.
+        """
+        return Task.build(self.corpus.manifest, self.config.validation)
+
     @property
     def mixture(self) -> Mixture | None:
         """Which pairs each epoch holds; None if every pair once.
@@ -126,6 +142,21 @@ class Setup:
             ConfigError: ``training.mixture`` does not fit the corpus.
         """
         return build_mixture(self.corpus.manifest.parts, self.config.training.mixture)
+
+    def write(self) -> None:
+        """Write the resolved configuration into the run folder.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        with storage_errors(self.run):
+            replace_file(self.run / "config.yaml", dump_config(self.config.without_secrets()))
+            replace_file(self.run / "ds_config.json", json.dumps(self.ds_config, indent=2) + "\n")
+
+    @property
+    def free_keys(self) -> tuple[str, ...]:
+        """The fixed values that may differ from those of the checkpoint that the run resumes from."""
+        return () if self.micro_batches_from is None else ("batch.micro_batches",)
 
     @property
     def initial_state(self) -> TrainState:
@@ -172,48 +203,21 @@ def _open_pretrained(request: TrainRequest, config: Config, corpus: Corpus) -> P
     return open_pretrained(request.init, config.model, corpus.tokenizer)
 
 
-def iter_stored(setup: Setup, resume: str) -> Iterator[Checkpoint]:
-    """The readable checkpoints that a run may resume from, the first choice first; none for a new run.
-
-    Files are not verified: :func:`find_resume_checkpoint` does that.
-    """
-    if resume == "never":
-        return
-    for folder in reversed(setup.checkpoints.folders()) if resume == "auto" else [Path(resume)]:
-        with suppress(ConfigError, DataError):
-            yield read_checkpoint(folder)
-
-
-def find_resume_checkpoint(request: TrainRequest, setup: Setup) -> tuple[Checkpoint | None, list[Path]]:
-    """Find and fully verify the checkpoint to resume from. Logs which values change.
-
-    Returns:
-        The checkpoint, None for a new run; and the folders of all checkpoints that were there.
+def find_resume_point(request: TrainRequest, setup: Setup) -> Resumed | None:
+    """Find and fully verify the checkpoint to resume from; None for a new run.
 
     Raises:
-        ConfigError: The configuration, or the bundle of ``--init``, does not fit the checkpoint.
+        ConfigError: The run cannot begin in its folder, or the bundle of ``--init`` is not what the run began from.
         DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus; or the bundle of
             ``--init`` is needed and cannot be read.
     """
-    folders = setup.checkpoints.folders()
-    found = find_checkpoint(
-        request.resume,
-        setup.checkpoints,
-        setup.config,
-        setup.initial_state,
-        setup.corpus.path,
-        free=() if setup.micro_batches_from is None else ("batch.micro_batches",),
-    )
-    if found is not None:
-        before = open_bundle(found.bundle).training_config()
-        if (jump := describe_jump(found.state.step, before, setup.config)) is not None:
-            logger.warning(jump)
+    found = find_resumed(request.resume, setup.checkpoints, setup.corpus)
     if request.init is not None:
         if found is not None:
             check_pretrained(found, request.init, setup.pretrained)
         elif setup.pretrained is None:  # it is gone, but needed
             open_pretrained(request.init, setup.config.model, setup.corpus.tokenizer)
-    return found, folders
+    return found
 
 
 def check_corpus(setup: Setup, *, verify: bool) -> None:
@@ -230,7 +234,7 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
             head, or augmentation or 8-bit weights with trees.
     """
     config, corpus = setup.config, setup.corpus
-    Task.build(corpus.manifest, config.validation)
+    _ = setup.task  # can it be scored?
     for split in ("train", "validation"):
         if split not in corpus.splits:
             raise DataError(f"{corpus.path} has no split {split!r}, which training needs: rebuild the corpus with one")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import astuple, replace
 
 import torch
@@ -10,26 +10,30 @@ import torch
 from dstransformer.config import Config
 from dstransformer.data import Corpus
 from dstransformer.data.augment import Augmentation, TextPart
+from dstransformer.data.batch import PackedBatch
 from dstransformer.data.budget import build_budget
 from dstransformer.data.links import LinkReader
 from dstransformer.data.loader import Position, Update, UpdateLoader
 from dstransformer.data.mixture import build_mixture
 from dstransformer.data.plan import LengthSums
 from dstransformer.data.subwords import BpeDropout, SubwordSampling, UnigramSampling
-from dstransformer.distributed.world import World
+from dstransformer.distributed.supervision.failure_detection import UPDATE
+from dstransformer.distributed.supervision.session import Session
 
 
 class UpdateStream:
     """The updates of a run, one after the other, from any position on, with the lengths of the sentences of all ranks.
 
+    Each micro-batch that is taken tells the monitor that this process goes on.
+
     Args:
         loader: Assembles this rank's share of each update.
-        world: The process group.
+        session: The process group and the monitor.
     """
 
-    def __init__(self, loader: UpdateLoader, world: World) -> None:
+    def __init__(self, loader: UpdateLoader, session: Session) -> None:
         self._loader = loader
-        self._world = world
+        self._session = session
         self._start = Position()
         self._updates: Generator[Update, None, None] | None = None
 
@@ -45,7 +49,12 @@ class UpdateStream:
         update = next(self._updates)
         if self._loader.samples:
             update = replace(update, sums=self._sum_over_ranks(update.sums))
-        return update
+        return replace(update, batches=self._reporting(update.batches))
+
+    def _reporting(self, batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
+        for batch in batches:
+            self._session.enter(UPDATE)
+            yield batch
 
     def close(self) -> None:
         """Stop the threads of the loader."""
@@ -54,16 +63,16 @@ class UpdateStream:
             self._updates = None
 
     def _sum_over_ranks(self, sums: LengthSums) -> LengthSums:
-        return LengthSums(*self._world.all_reduce(torch.tensor(astuple(sums))).tolist())
+        return LengthSums(*self._session.world.all_reduce(torch.tensor(astuple(sums))).tolist())
 
 
-def build_update_stream(config: Config, corpus: Corpus, world: World) -> UpdateStream:
+def build_update_stream(config: Config, corpus: Corpus, session: Session) -> UpdateStream:
     """Build the stream of updates, from the first one on.
 
     Raises:
         ConfigError: ``training.mixture`` does not fit the corpus.
     """
-    training = config.training
+    training, world = config.training, session.world
     loader = UpdateLoader(
         corpus.split("train"),
         build_budget(config.batch),
@@ -78,7 +87,7 @@ def build_update_stream(config: Config, corpus: Corpus, world: World) -> UpdateS
         augmentation=_build_augmentation(config, corpus),
         links=LinkReader(corpus.split("train"), corpus.tokenizer) if config.loss.guided_alignment else None,
     )
-    return UpdateStream(loader, world)
+    return UpdateStream(loader, session)
 
 
 def _build_subword_sampling(config: Config, corpus: Corpus) -> SubwordSampling | None:

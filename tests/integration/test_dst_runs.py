@@ -155,7 +155,7 @@ class TestEnd:
     def test_a_checkpoint_that_a_stopping_run_writes_meanwhile_is_resumed_from(
         self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
     ) -> None:
-        """It appears after the new run has looked for one, and before it holds the folder."""
+        """It appears before the new run holds the folder, and the run looks for one when it does."""
         run = tmp_path / "run"
         shutil.copytree(trained[0], run)
         shutil.rmtree(run / "bundle")
@@ -167,15 +167,13 @@ class TestEnd:
 import sys
 from pathlib import Path
 from dstransformer.cli import main
-from dstransformer.training import run
+from dstransformer.distributed.supervision.session import Session
 
-def find(*arguments, found=run.find_resume_checkpoint):
-    result = found(*arguments)
-    if not Path({str(newest)!r}).exists():
-        Path({str(tmp_path / "not yet")!r}).rename({str(newest)!r})
-    return result
+def hold(*arguments, hold=Session.hold_run_folder):
+    Path({str(tmp_path / "not yet")!r}).rename({str(newest)!r})
+    return hold(*arguments)
 
-run.find_resume_checkpoint = find
+Session.hold_run_folder = hold
 sys.exit(main(sys.argv[1:]))
 """)
         options = train_options(toy_corpus, run, "checkpoint.average_last=4", "validation.every=4")

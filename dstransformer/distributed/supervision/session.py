@@ -10,13 +10,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from dstransformer import __version__
-from dstransformer.config import Config, dump_config
+from dstransformer.config import Config
 from dstransformer.data import Corpus
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.failure_detection import Limits
@@ -25,7 +25,7 @@ from dstransformer.distributed.supervision.rank_log import LOGS, RankLog, RankPr
 from dstransformer.distributed.supervision.stop_signals import StopRequest, stop_if_launcher_dies
 from dstransformer.distributed.world import World, join_world, leave_world, peer_errors
 from dstransformer.errors import RUN_AGAIN, ConfigError, DstError, PeerError, UserError
-from dstransformer.io.files import hold_lock, replace_file, storage_errors
+from dstransformer.io.files import hold_lock, storage_errors
 from dstransformer.io.products import RUN_LOCK
 
 #: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
@@ -36,8 +36,6 @@ _POLL_SECONDS = 1.0  # between two checks for a stop signal, while all ranks wai
 
 #: Seconds to wait for the lock of a run folder, which whoever asks for its holder takes for an instant.
 _LOCK_SECONDS = 0.5
-
-T = TypeVar("T")
 
 
 class Flags(NamedTuple):
@@ -75,16 +73,6 @@ class Session:
         """What has asked the run to stop."""
         return self._stop.received or "a signal to another process"
 
-    def agree_on(self, result: T | Exception) -> T:
-        """Return a result that every rank has. If a rank has an error instead, raise it on all ranks. Collective.
-
-        Raises:
-            DstError: The error of the lowest rank that has one.
-        """
-        self.world.raise_any(result if isinstance(result, Exception) else None)
-        assert not isinstance(result, Exception)
-        return result
-
     def should_stop(self) -> bool:
         """Whether any process has been asked to stop. Collective."""
         return self.world.any(self._stop.received is not None)[0]
@@ -117,12 +105,12 @@ class Session:
     def hold_run_folder(
         self, run: Path, config: Config, ds_config: Mapping[str, Any], corpus: Corpus
     ) -> Iterator[None]:
-        """Lock the run folder, write logs into it, and record how the run ended if the block fails. Collective.
+        """Create the run folder and lock it. One that is new and stays empty goes again if the block fails. Collective.
 
         Args:
             run: The run folder; need not exist.
-            config: The experiment. It is written into the folder.
-            ds_config: The complete DeepSpeed configuration. It is written into the folder.
+            config: The experiment.
+            ds_config: The complete DeepSpeed configuration.
             corpus: The corpus.
 
         Raises:
@@ -137,28 +125,37 @@ class Session:
             with world.collective_errors():
                 if world.is_rank0:
                     with storage_errors(run):
-                        run.mkdir(parents=True, exist_ok=True)
+                        if not run.exists():
+                            run.mkdir(parents=True)
+                            stack.push(lambda kind, *_: _remove_if_unused(run) if kind else None)
                         stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
                         probe.touch()
             settings = json.dumps([__version__, config.model_dump(), ds_config], sort_keys=True)
             nodes = world.gather((platform.node(), probe.exists(), settings, corpus.manifest.build_key))
-            processes = world.gather(RankProcess(host=platform.node(), process=os.getpid()))
             with world.collective_errors():
                 if world.is_rank0:
                     probe.unlink()
                 _check_nodes_agree(nodes, run, corpus.path)
-                if world.is_rank0:
-                    with storage_errors(run):
-                        replace_file(run / "config.yaml", dump_config(config.without_secrets()))
-                        replace_file(run / "ds_config.json", json.dumps(ds_config, indent=2) + "\n")
-                    record_start(run, processes)
-            self._monitor.log.open(run)
-            try:
-                with self._watching_peers():
-                    yield
-            except BaseException as error:
-                self._monitor.log.record_error(error)
-                raise
+            yield
+
+    @contextmanager
+    def recording(self, run: Path) -> Iterator[None]:
+        """Write logs into the run folder, and record how the run ended if the block fails. Collective.
+
+        Raises:
+            StorageError: They cannot be written.
+        """
+        processes = self.world.gather(RankProcess(host=platform.node(), process=os.getpid()))
+        with self.world.collective_errors():
+            if self.world.is_rank0:
+                record_start(run, processes)
+        self._monitor.log.open(run)
+        try:
+            with self._watching_peers():
+                yield
+        except BaseException as error:
+            self._monitor.log.record_error(error)
+            raise
 
     @contextmanager
     def reporting_failure(self, report: Callable[[BaseException | None], None]) -> Iterator[None]:
@@ -284,6 +281,13 @@ def _check_process() -> None:
         )
     if threading.current_thread() is not threading.main_thread():
         raise UserError("training handles signals, which Python does in the main thread only: call train there")
+
+
+def _remove_if_unused(run: Path) -> None:
+    with suppress(OSError):
+        if list(run.iterdir()) == [run / RUN_LOCK]:
+            (run / RUN_LOCK).unlink()
+            run.rmdir()
 
 
 def _check_nodes_agree(nodes: Sequence[tuple[str, bool, str, str]], run: Path, corpus: Path) -> None:

@@ -17,7 +17,7 @@ from dstransformer.data import Direction, Manifest, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.json_text import read_json
-from dstransformer.tracking.events import RunStart, RunStatus
+from dstransformer.tracking.events import RunStart, RunStatus, format_cost
 from dstransformer.tracking.mlflow.location import sqlite_path
 
 #: Tags worth filtering runs by. The other facts are in the description.
@@ -235,14 +235,6 @@ def describe(run: RunStart, run_folder: Path, summary: RunSummary) -> str:
     if summary.bundle is not None:
         parts.append(_format_usage(summary.bundle, run.manifest))
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def format_cost(totals: Mapping[str, float]) -> str:
-    """The totals of ``CostTotal`` as text: ``1.23e+18 FLOPs (0.0142 PFLOP-days), 12.3 device hours``."""
-    return (
-        f"{totals['flops']:.3g} FLOPs ({totals['pflop_days']:.3g} PFLOP-days), "
-        f"{totals['device_hours']:.3g} device hours"
-    )
 
 
 def page_instructions(tracking_uri: str, experiment_id: str, run_id: str | None = None) -> str:

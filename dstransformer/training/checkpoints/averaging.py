@@ -14,9 +14,13 @@ from dstransformer.errors import DataError
 from dstransformer.io.files import replace_folder
 from dstransformer.io.output_folders import check_bundle_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
-from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.checkpoint_folder import (
+    CheckpointFolder,
+    past_warmup,
+    rank_by_score,
+    select_newest,
+)
 from dstransformer.training.checkpoints.format import Checkpoint
-from dstransformer.training.checkpoints.selection import past_warmup, rank_by_score, select_newest
 
 _FULL_ADVICE = "make room, or choose another folder, then give the same command again"
 
@@ -158,12 +162,7 @@ def write_average(
     newest = bundles[-1]
     steps = [checkpoint.state.step for checkpoint in checkpoints]
     provenance = {**newest.provenance, "averaged_steps": steps, **(extra_provenance or {})}
-    replace_folder(
-        out,
-        lambda folder: _save_with(folder, weights, newest, provenance),
-        overwrite=overwrite,
-        full=full,
-    )
+    replace_folder(out, lambda folder: _save_with(folder, weights, newest, provenance), overwrite=overwrite, full=full)
 
 
 def annotate_bundle(source: Path, out: Path, extra_provenance: Mapping[str, Any], *, full: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -30,6 +30,7 @@ from dstransformer.io.json_text import parse_json
 from dstransformer.io.products import is_bundle, is_run
 from dstransformer.model import Bundle, Transformer, open_bundle
 from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
+from dstransformer.training.checkpoints.integrity import complete_checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,6 @@ RESULTS_NAME = "evaluations.jsonl"
 
 #: How often a bundle that cannot be read, as on a network file system that hangs, is tried again.
 RETRIES = 20
-
-_NAME = re.compile(r"step-\d{8,}")
 
 T = TypeVar("T")
 
@@ -138,8 +137,11 @@ def follow(
     while True:
         finished = is_finished(run)  # before the look, so that no checkpoint is missed
         reader.start_look()
-        for name in [*_checkpoints(run), *(["bundle"] if finished else [])]:
-            place = run / name if name == "bundle" else run / "checkpoints" / name / "bundle"
+        folders: list[Path] = []
+        with suppress(OSError):  # a folder vanished
+            folders = complete_checkpoints(run / "checkpoints")
+        for place in [*(folder / "bundle" for folder in folders), *([run / "bundle"] if finished else [])]:
+            name = "bundle" if place.parent == run else place.parent.name
             if (loaded := reader.read(place)) is not None:
                 waiting = False
                 yield name, loaded
@@ -199,13 +201,6 @@ def is_finished(run: Path) -> bool:
     except OSError:
         return False
     return last is not None and last["kind"].startswith("final_")
-
-
-def _checkpoints(run: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in (run / "checkpoints").glob("step-*") if _NAME.fullmatch(path.name))
-    except OSError:  # a folder vanished
-        return []
 
 
 class _Reader(Generic[T]):

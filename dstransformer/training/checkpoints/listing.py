@@ -10,10 +10,9 @@ from typing import Any
 
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import open_bundle
-from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder, rank_by_score
 from dstransformer.training.checkpoints.format import Checkpoint, read_checkpoint, verify_checkpoint
 from dstransformer.training.checkpoints.integrity import MANIFEST
-from dstransformer.training.checkpoints.selection import rank_by_score
 
 
 @dataclass(frozen=True)

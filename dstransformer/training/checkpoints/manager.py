@@ -212,10 +212,6 @@ class CheckpointManager:
         readable = self.folder.checkpoints() if self._world.is_rank0 else []
         return readable[-1] if readable else None
 
-    def find_latest_finite(self, other_than: int | None) -> Checkpoint | None:
-        """See :meth:`CheckpointFolder.latest_finite`."""
-        return self._world.compute_on_rank0(lambda: self.folder.latest_finite(other_than))
-
     def roll_back_to(self, checkpoint: Checkpoint, state: TrainState) -> None:
         """Training continues from a checkpoint of this run with another state: store that in it, and delete later ones.
 

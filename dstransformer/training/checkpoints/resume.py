@@ -8,15 +8,17 @@ import math
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from dstransformer.config import Config
+from dstransformer.data import Corpus
 from dstransformer.errors import ConfigError, DataError, counted
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import Checkpoint, TrainState
+from dstransformer.training.schedule import describe_jump
 
 logger = logging.getLogger(__name__)
 
@@ -28,39 +30,71 @@ FIXED_KEYS = (
 )  # fmt: skip
 
 
-def find_checkpoint(
-    resume: str, folder: CheckpointFolder, config: Config, start: TrainState, corpus: Path, free: Collection[str] = ()
-) -> Checkpoint | None:
-    """Find and fully verify the checkpoint to resume from, and log which values change.
+class Resumed(NamedTuple):
+    """What a run resumes from.
+
+    Attributes:
+        checkpoint: The checkpoint, fully verified.
+        config: The configuration that it was trained with.
+        provenance: The provenance of its model.
+    """
+
+    checkpoint: Checkpoint
+    config: Config
+    provenance: Mapping[str, Any]
+
+
+def find_resumed(resume: str, folder: CheckpointFolder, corpus: Corpus) -> Resumed | None:
+    """Find and fully verify the checkpoint to resume from; None for a new run.
 
     Args:
         resume: See :meth:`CheckpointFolder.find`.
         folder: The checkpoints of the run.
-        config: The experiment.
-        start: The initial state of this run, with its layout and corpus.
-        corpus: The corpus folder, for messages.
-        free: Fixed values that may differ all the same.
-
-    Returns:
-        The checkpoint; None for a new run.
+        corpus: The corpus of the run.
 
     Raises:
-        ConfigError: The configuration does not fit the checkpoint.
+        ConfigError: The run folder holds results, but no checkpoint.
         DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus.
     """
     checkpoint = folder.find(resume)
     if checkpoint is None:
         _check_without_checkpoints(folder.run, resume)
         return None
-    _check_compatible(checkpoint, config, start, corpus)
-    stored = open_bundle(checkpoint.bundle).training_config()
-    old, new = _flatten(stored.without_secrets()), _flatten(config.without_secrets())
+    if checkpoint.state.corpus != corpus.manifest.build_key:
+        raise DataError(
+            f"cannot resume from {checkpoint.path}: it was trained on another corpus than {corpus.path} "
+            "(different text, tokenizer or cleaning); give that corpus with --corpus, or start a new run with another "
+            "--run"
+        )
+    bundle = open_bundle(checkpoint.bundle)
+    return Resumed(checkpoint, bundle.training_config(), bundle.provenance)
+
+
+def check_resumed(resumed: Resumed, config: Config, free: Collection[str] = ()) -> None:
+    """Check that a run can go on with a configuration, and log which values change.
+
+    Args:
+        resumed: What it resumes from.
+        config: The configuration.
+        free: Fixed values that may differ all the same.
+
+    Raises:
+        ConfigError: A value differs that must not change during a run, or the checkpoint is past the last update.
+    """
+    checkpoint = resumed.checkpoint
+    if checkpoint.state.step > config.training.max_updates:
+        raise ConfigError(
+            f"training.max_updates is {config.training.max_updates}, but {checkpoint.path} is further: raise it, "
+            "or resume from an earlier checkpoint with --resume PATH"
+        )
+    old, new = _flatten(resumed.config.without_secrets()), _flatten(config.without_secrets())
     _check_fixed_values(checkpoint, old, {key: value for key, value in new.items() if key not in free})
     for key in sorted(new):
         if old[key] != new[key]:
             before, now = json.dumps(old[key]), json.dumps(new[key])
             logger.warning("from update %d on %s is %s; it was %s", checkpoint.state.step + 1, key, now, before)
-    return checkpoint
+    if (jump := describe_jump(checkpoint.state.step, resumed.config, config)) is not None:
+        logger.warning(jump)
 
 
 def _check_without_checkpoints(run: Path, resume: str) -> None:
@@ -75,21 +109,6 @@ def _check_without_checkpoints(run: Path, resume: str) -> None:
         raise ConfigError(
             f"{run} holds the metrics of a run without checkpoints, and a new run would replace them: choose another "
             "--run, move the old one, or start over in it with --resume auto"
-        )
-
-
-def _check_compatible(checkpoint: Checkpoint, config: Config, start: TrainState, corpus: Path) -> None:
-    stored = checkpoint.state
-    if stored.corpus != start.corpus:
-        raise DataError(
-            f"cannot resume from {checkpoint.path}: it was trained on another corpus than {corpus} "
-            "(different text, tokenizer or cleaning); give that corpus with --corpus, or start a new run with another "
-            "--run"
-        )
-    if stored.step > config.training.max_updates:
-        raise ConfigError(
-            f"training.max_updates is {config.training.max_updates}, but {checkpoint.path} is further: raise it, "
-            "or resume from an earlier checkpoint with --resume PATH"
         )
 
 
@@ -150,28 +169,17 @@ def _flatten(config: Config) -> dict[str, Any]:
     return dict(iter_values())
 
 
-def read_provenance(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """The provenance of a checkpoint's model.
-
-    Raises:
-        DataError: The bundle of the checkpoint cannot be read.
-    """
-    provenance: Mapping[str, Any] = open_bundle(checkpoint.bundle).provenance
-    return provenance
-
-
-def warn_if_hardware_differs(checkpoint: Checkpoint, stored: Mapping[str, Any], now: Mapping[str, str]) -> None:
+def warn_if_hardware_differs(resumed: Resumed, now: Mapping[str, str]) -> None:
     """Warn that the run resumes on different hardware, where results differ in the last bits.
 
     Args:
-        checkpoint: The checkpoint.
-        stored: Its provenance.
+        resumed: What it resumes from.
         now: The hardware of this run.
     """
-    before = stored.get("hardware", now)
+    before = resumed.provenance.get("hardware", now)
     if before != now:
         old, new = (", ".join(f"{name} {value}" for name, value in what.items()) for what in (before, now))
         logger.warning(
             "%s was computed with %s, this run resumes with %s: results may differ in the last bits",
-            checkpoint.path, old, new,
+            resumed.checkpoint.path, old, new,
         )  # fmt: skip

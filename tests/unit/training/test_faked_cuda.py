@@ -18,12 +18,9 @@ from support.cuda.updates import Layout, Recorded, record_update
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, Counted, count, load_counts
-from benchmarks.gpu.roofline import TRITON
 from dstransformer.config import compose, load_config
 from dstransformer.model import parameter_count
-from dstransformer.training.devices import LAUNCH_SECONDS, SHEETS, TRITON_SECONDS
 from dstransformer.training.estimate import peak_memory_bytes
-from dstransformer.training.speed import predict_update
 
 faked = pytest.mark.skipif(bool(missing()), reason=missing() or "can be faked")
 with_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the package triton")
@@ -181,7 +178,7 @@ def test_memory_with_other_values_is_estimated(values: tuple[str, ...]) -> None:
 @faked
 @with_triton
 @pytest.mark.extended
-def test_memory_and_operators_of_a_deep_encoder_and_a_shallow_decoder_are_estimated() -> None:
+def test_memory_of_a_deep_encoder_and_a_shallow_decoder_is_estimated() -> None:
     depths = ("model.encoder_layers=6", "model.decoder_layers=2", "batch.micro_batches=1")
     recorded = record_update(Layout("base", ("zero1", "bf16"), 1, depths, VOCABULARY, kernels=True))
     config = load_config("base", depths, ["zero1", "bf16"])
@@ -189,16 +186,6 @@ def test_memory_and_operators_of_a_deep_encoder_and_a_shallow_decoder_are_estima
     peak = peak_memory_bytes(config, compose(config, 1), 1, parameters, rows)
     assert peak is not None
     assert peak - 2 * parameters == pytest.approx(recorded.peak_bytes, rel=0.1)
-    time = predict_update(
-        config, 1, 1, SHEETS["h100"], parameters=parameters, rows=rows, src_tokens=sum(recorded.src_tokens),
-        tgt_tokens=sum(recorded.tgt_tokens), flops=0.0,
-    )  # fmt: skip
-    assert time is not None
-    kernels = sum(operator.calls for operator in recorded.operators if operator.name in TRITON)
-    launched = recorded.launches * LAUNCH_SECONDS + kernels * (TRITON_SECONDS - LAUNCH_SECONDS)
-    assert time.host == pytest.approx(launched, rel=0.1)
-    moved = sum(operator.moved * operator.calls for operator in recorded.operators if not operator.flops)
-    assert time.memory == pytest.approx(moved / (0.8 * SHEETS["h100"].bandwidth), rel=0.15)
 
 
 def check_activation_checkpointing(

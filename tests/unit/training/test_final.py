@@ -19,10 +19,9 @@ from dstransformer.evaluation.validation import score_name
 from dstransformer.io.files import file_sha256
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import bundle
-from dstransformer.training.checkpoints.candidates import Candidates, find_candidates
+from dstransformer.training.checkpoints.checkpoint_folder import rank_by_score, select_kept
 from dstransformer.training.checkpoints.format import Checkpoint, TrainState
-from dstransformer.training.checkpoints.selection import rank_by_score, select_kept
-from dstransformer.training.final import Choice, _Comparison, _report, choose
+from dstransformer.training.final import Candidates, Choice, _Comparison, _report, choose, find_candidates
 
 
 def checkpoint(step: int, score: float | None = None, metric: str | None = "bleu") -> Checkpoint:

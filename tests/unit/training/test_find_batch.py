@@ -17,8 +17,8 @@ from dstransformer.config import compose, load_config
 from dstransformer.data import Corpus
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.errors import ConfigError, DstError
-from dstransformer.training import available_memory, find_batch
-from dstransformer.training.batch_trial import CLOSE, Sizes, grow, worst_update
+from dstransformer.training import find_batch
+from dstransformer.training.find_batch import CLOSE, Sizes, grow, left_in_cgroups, worst_update
 from dstransformer.training.setup import Setup
 
 SIZES = Sizes(1.0, 0.5, longest=(40, 20), smallest=40, largest=1_000_000)
@@ -120,21 +120,15 @@ def test_failures_are_told_from_lack_of_memory(monkeypatch: pytest.MonkeyPatch, 
     assert not is_memory_error(RuntimeError("shapes do not match"))
 
 
-def test_limits_of_groups_and_processes_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_groups_count(tmp_path: Path) -> None:
     (tmp_path / "job" / "step").mkdir(parents=True)
     (tmp_path / "membership").write_text("0::/job/step\n")
     for group, limit, used in ((tmp_path / "job", "5000", 1000), (tmp_path / "job" / "step", "max", 900)):
         (group / "memory.max").write_text(f"{limit}\n")
         (group / "memory.current").write_text(f"{used}\n")
         (group / "memory.stat").write_text("anon 3\ninactive_file 250\n")
-    assert list(available_memory._left_in_cgroups(tmp_path / "membership", tmp_path)) == [4250]
-    assert list(available_memory._left_in_cgroups(tmp_path / "absent", tmp_path / "absent")) == []
-    assert 0 < available_memory.status("VmRSS") <= available_memory.status("VmHWM")
-    used = available_memory.status("VmData")
-    monkeypatch.setattr(
-        "resource.getrlimit", lambda kind: (2 * used if kind == available_memory._LIMITS["VmData"] else -1, -1)
-    )
-    assert available_memory.own_memory_left() == pytest.approx(used, rel=0.2)
+    assert list(left_in_cgroups(tmp_path / "membership", tmp_path)) == [4250]
+    assert list(left_in_cgroups(tmp_path / "absent", tmp_path / "absent")) == []
 
 
 @pytest.mark.parametrize(("options", "complaint"), [

@@ -1,15 +1,20 @@
+"""What a run costs, and how much of its GPUs it uses."""
+
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from dstransformer.config import load_config
+from dstransformer.config import Precision, load_config
 from dstransformer.data.plan import LengthSums
 from dstransformer.model import training_flops
 from dstransformer.training.checkpoints.format import Cost
-from dstransformer.training.metrics import CostMeter
+from dstransformer.training.metrics import CostMeter, DeviceUse
 
 CONFIG = load_config("toy")
 MODEL = CONFIG.model
@@ -64,3 +69,34 @@ def test_metrics_are_in_pflop_days_and_device_hours() -> None:
     # 1 PFLOP/s for a day; 24 devices for an hour each.
     totals = Cost(flops=round(8.64e19), device_seconds=24 * 3600).metrics()
     assert totals == {"flops": 8.64e19, "pflop_days": pytest.approx(1.0), "device_hours": pytest.approx(24.0)}
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize(("name", "precision", "mfu"), [
+    (H100, "bf16", 989e12), (H100, "fp16", 989e12), ("NVIDIA A100-SXM4-80GB", "bf16", 312e12),
+    (H100, "fp32", None), ("Tesla V100-SXM2-16GB", "fp16", None),  # no peak to compare with
+])  # fmt: skip
+def test_mfu_is_the_share_of_the_peak_of_all_gpus(
+    monkeypatch: pytest.MonkeyPatch, name: str, precision: Precision, mfu: float | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (19 * 2**30, 79 * 2**30))
+    world: Any = SimpleNamespace(device=torch.device("cuda", 0), world_size=4)
+    use = DeviceUse(CONFIG, 400, precision, world)
+    use.add(SUMS)
+    use.add(SUMS)
+    found = use.metrics(0.5)
+    assert found.pop("memory_gib") == 60.0
+    flops = 2 * training_flops(MODEL, 400, SUMS)
+    assert found == ({} if mfu is None else {"mfu": pytest.approx(flops / 0.5 / (4 * mfu))})
+    use.clear()
+    assert use.metrics(0.5).get("mfu", 0.0) == 0.0
+
+
+def test_a_cpu_has_neither() -> None:
+    world: Any = SimpleNamespace(device=torch.device("cpu"), world_size=2)
+    use = DeviceUse(CONFIG, 400, "bf16", world)
+    use.add(SUMS)
+    assert use.metrics(1.0) == {}

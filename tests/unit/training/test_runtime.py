@@ -1,4 +1,4 @@
-"""Waiting for the operators that DeepSpeed builds."""
+"""What is prepared for DeepSpeed: waiting for operators that are built, and the sections that the engine reads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from dstransformer.training.runtime import _mark_nonfinite, wait_for_operator_builds
+from dstransformer.errors import ConfigError
+from dstransformer.training.runtime import _mark_nonfinite, check_precision, wait_for_operator_builds
 
 
 def lock_in(folder: Path, age: float) -> Path:
@@ -53,3 +55,12 @@ def test_a_norm_is_marked_as_deepspeed_marks_it(norm: float) -> None:
     mask_nan_or_inf_with_val_inplace(expected, device=expected.device)
     _mark_nonfinite(found, device=found.device)
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(("content", "key"), [
+    ({"fp16": {"enabled": True, "init_scale": 4}}, "init_scale"), ({"bf16": {"enable": True}}, "enable"),
+    ({"fp16": {"hysteresis": "two"}}, "hysteresis"),
+])  # fmt: skip
+def test_sections_of_precision_are_those_of_deepspeed(content: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"DeepSpeed rejects its configuration: .*{key}"):
+        check_precision(content)

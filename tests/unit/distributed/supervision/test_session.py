@@ -16,7 +16,7 @@ from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Flags, Session, supervise
 from dstransformer.distributed.supervision.stop_signals import StopRequest
 from dstransformer.distributed.world import World, join_world, leave_world
-from dstransformer.errors import ConfigError, UserError
+from dstransformer.errors import UserError
 
 
 @pytest.fixture
@@ -39,14 +39,6 @@ def test_a_stop_request_is_seen_wherever_it_is_looked_for(world: World) -> None:
     assert not session.wait(3600.0)
     assert session.combine_flags(save=False, writing=True, nonfinite=True) == Flags(True, False, True, True)
     assert session.stopped_by == "SIGTERM"
-
-
-def test_a_result_is_returned_and_an_error_raised(world: World) -> None:
-    session = Session(world)
-    assert session.agree_on("setup") == "setup"
-    with pytest.raises(ConfigError, match="wrong") as raised:
-        session.agree_on(ConfigError("wrong"))
-    assert raised.value.shared
 
 
 def test_a_failure_is_reported_once_and_success_not_at_all(world: World) -> None:

@@ -15,7 +15,7 @@ from dstransformer.data.loader import Position
 from dstransformer.errors import DataError, NewerFormatError, StorageError
 from dstransformer.evaluation import Score
 from dstransformer.io.files import file_sha256
-from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
+from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder, periodic, select_kept
 from dstransformer.training.checkpoints.format import (
     FORMAT_VERSION,
     Checkpoint,
@@ -26,7 +26,6 @@ from dstransformer.training.checkpoints.format import (
     read_checkpoint,
     verify_checkpoint,
 )
-from dstransformer.training.checkpoints.selection import periodic, select_kept
 
 
 def state(step: int) -> TrainState:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,13 +15,14 @@ from dstransformer.data.loader import Position
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import Checkpoint, TrainState
-from dstransformer.training.checkpoints.resume import _check_fixed_values, _flatten, find_checkpoint
+from dstransformer.training.checkpoints.resume import Resumed, check_resumed, find_resumed
 
 START = TrainState(0, Position(0, 0), 1, 1, "fp32", "corpus")
 
 
 def find(run: Path, resume: str) -> None:
-    find_checkpoint(resume, CheckpointFolder(run / "checkpoints"), load_config("toy"), START, run / "corpus")
+    corpus: Any = SimpleNamespace(path=run / "corpus", manifest=SimpleNamespace(build_key="corpus"))
+    find_resumed(resume, CheckpointFolder(run / "checkpoints"), corpus)
 
 
 def test_advice_fits_the_resume_option(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -59,15 +62,15 @@ def test_the_advice_to_set_a_value_back_can_be_pasted() -> None:
         "training.bpe_dropout=0.1",
         "training.int8_weights=true",
     ]
-    wanted = load_config("toy", values)
-    old, new = _flatten(wanted), _flatten(load_config("toy"))
-    path = Path("checkpoints/step-4")
+    changed, plain = load_config("toy", values), load_config("toy")
+    checkpoint = Checkpoint(Path("checkpoints/step-4"), START, None, None, 4, interim=False)
     for value in values:
-        key = value.partition("=")[0]
-        checkpoint = Checkpoint(path, START, None, None, 4, interim=False)
+        section, _, key = value.partition("=")[0].partition(".")
+        old = getattr(plain, section).model_copy(update={key: getattr(getattr(changed, section), key)})
+        trained = plain.model_copy(update={section: old})
         with pytest.raises(ConfigError) as refused:
-            _check_fixed_values(checkpoint, {**new, key: old[key]}, new)
+            check_resumed(Resumed(checkpoint, trained, {}), plain)
         advice = re.search("set (.*) to resume", str(refused.value))
         assert advice is not None
         (pasted,) = shlex.split(advice[1])
-        assert _flatten(load_config("toy", [pasted]))[key] == old[key]
+        assert load_config("toy", [pasted]) == trained
