@@ -72,10 +72,6 @@ def read_config(path: Path) -> Config:
     return complete_config(read_yaml(path), str(path))
 
 
-#: Keys that others have replaced, which are still read for what they meant.
-_REPLACED = {"validation.patience_metric": "validation.metric"}
-
-
 def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
     """Validate a stored configuration, taking missing keys from ``base.yaml``.
 
@@ -87,15 +83,14 @@ def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
         ConfigError: A key is unknown, for example because a newer version wrote it, or a value is invalid.
     """
     base = _base()
-    unknown = {key for key in _keys(tree) - _keys(base) - _REPLACED.keys() if key not in base}
+    unknown = {key for key in _keys(tree) - _keys(base) if key not in base}
     if unknown:
         raise ConfigError(
             f"{origin} has the key {shown(min(unknown))}, which this version does not know: use the version of "
             "dstransformer that wrote it, or a newer one"
         )
-    before = {"validation": {"tokenize": "13a"}} if "validation" in tree else {}  # what it was without this key
     try:
-        return Config.model_validate(merge(merge(base, before), tree))
+        return Config.model_validate(merge(base, tree))
     except ValidationError as error:
         raise ConfigError(f"{origin}: {_describe_errors(error)}") from None
 
@@ -230,13 +225,13 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     for depth, key in enumerate(keys):
         if not isinstance(node, dict):
             raise ConfigError(f"{given}: {'.'.join(keys[:depth])!r} is a value and has no keys; set it as a whole")
-        if key not in node and name.strip() not in _REPLACED:
+        if key not in node:
             near = _elsewhere(key) or [
                 ".".join([*keys[:depth], name]) for name in get_close_matches(key, list(node), 1)
             ]
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(node)}"
             raise ConfigError(f"{given}: there is no key {shown('.'.join(keys[: depth + 1]))}; {hint}")
-        section, node = node, node.get(key)
+        section, node = node, node[key]
     if isinstance(node, dict):
         raise ConfigError(f"{given}: {name!r} is a section; set one of {', '.join(node)}")
     value = parse_yaml(text, given)

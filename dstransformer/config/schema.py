@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
@@ -258,18 +258,6 @@ class ValidationConfig(Section):
     patience: NonNegative
     metric: Literal["bleu", "chrf", "loss"]
     tokenize: BleuTokenizer
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_patience_metric(cls, data: Any) -> Any:
-        """The value that ``metric`` has replaced. It named the score of early stopping only; BLEU chose the bundle."""
-        if not isinstance(data, dict) or "patience_metric" not in data:
-            return data
-        old = data["patience_metric"]
-        if old not in ("bleu", "loss"):
-            raise ValueError(f"patience_metric {old!r} is neither bleu nor loss; set validation.metric instead")
-        rest = {key: value for key, value in data.items() if key != "patience_metric"}
-        return {**rest, "metric": "loss"} if old == "loss" and rest.get("patience") else rest
 
     @model_validator(mode="after")
     def _check_patience(self) -> ValidationConfig:

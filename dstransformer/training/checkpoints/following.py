@@ -42,8 +42,9 @@ RETRIES = 20
 
 T = TypeVar("T")
 
-#: What distinguishes results of one bundle: the settings of the search, and how it was computed.
+#: What distinguishes results of one bundle: BLEU's tokenizer, the settings of the search, and how it was computed.
 SETTINGS = (
+    "tokenize",
     "beam_size",
     "length_penalty",
     "max_input_tokens",
@@ -346,12 +347,7 @@ class Results:
 def _key(record: Mapping[str, Any]) -> tuple[object, ...]:
     test_set = record.get("test_set")
     digest = test_set.get("digest") if isinstance(test_set, dict) else None
-    values = (
-        record.get("weights_sha256"),
-        digest,
-        record.get("tokenize", "13a"),
-        *(record.get(name) for name in SETTINGS),
-    )
+    values = (record.get("weights_sha256"), digest, *(record.get(name) for name in SETTINGS))
     return tuple(repr(value) if isinstance(value, list | dict) else value for value in values)
 
 

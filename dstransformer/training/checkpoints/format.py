@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from dstransformer.config import Precision, precision_of, zero_stage
@@ -31,8 +31,14 @@ STATE, BUNDLE = "state", "bundle"
 PFLOP_DAY = 1e15 * 24 * 3600
 
 
+class _Section:
+    """A section of a manifest, which has no other keys than its fields."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True)
-class Cost:
+class Cost(_Section):
     """What a training has cost up to a checkpoint, over all its processes and across resumes.
 
     Attributes:
@@ -56,7 +62,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class EarlyStoppingState:
+class EarlyStoppingState(_Section):
     """The progress on validation, for early stopping.
 
     Attributes:
@@ -73,7 +79,7 @@ class EarlyStoppingState:
 
 
 @dataclass(frozen=True)
-class LossScaleState:
+class LossScaleState(_Section):
     """The loss scale of fp16.
 
     Attributes:
@@ -88,7 +94,7 @@ class LossScaleState:
 
 
 @dataclass(frozen=True)
-class EngineState:
+class EngineState(_Section):
     """The state of the engine beside weights and moments.
 
     Attributes:
@@ -99,15 +105,9 @@ class EngineState:
     skipped: int = 0
     loss_scale: LossScaleState | None = None
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> EngineState:
-        """Parse the section of a manifest."""
-        scale = values["loss_scale"]
-        return cls(values["skipped"], None if scale is None else LossScaleState(**scale))
-
 
 @dataclass(frozen=True)
-class RecoveryState:
+class RecoveryState(_Section):
     """Non-finite updates and rollbacks so far.
 
     Attributes:
@@ -122,7 +122,7 @@ class RecoveryState:
 
 
 @dataclass(frozen=True)
-class TrainState:
+class TrainState(_Section):
     """The training state of a run beside weights and moments: everything else needed to resume.
 
     Attributes:
@@ -153,24 +153,6 @@ class TrainState:
     def fresh(cls, ds_config: Mapping[str, Any], world_size: int, manifest: Manifest) -> TrainState:
         """The state before the first update."""
         return cls(0, Position(), world_size, zero_stage(ds_config), precision_of(ds_config), manifest.build_key)
-
-    @classmethod
-    def from_json(cls, manifest: Mapping[str, Any]) -> TrainState:
-        """Parse the state in a manifest.
-
-        Raises:
-            TypeError: Keys are missing or unknown.
-            KeyError: A section is missing.
-        """
-        values = dict(manifest["state"])
-        return cls(
-            position=Position(**values.pop("position")),
-            cost=Cost(**manifest["cost"]),
-            early_stopping=EarlyStoppingState(**manifest["early_stopping"]),
-            engine=EngineState.from_json(manifest["engine"]),
-            recovery=RecoveryState(**manifest["recovery"]),
-            **values,
-        )
 
 
 @dataclass(frozen=True)
@@ -236,7 +218,7 @@ class Checkpoint:
     def manifest_text(self) -> str:
         """The content of its manifest."""
         values = asdict(self.state)
-        beside = {name: values.pop(name) for name in ("cost", "early_stopping", "engine", "recovery")}
+        beside = {name: values.pop(name) for name in _BESIDE}
         manifest = {
             "format_version": FORMAT_VERSION,
             "state": values,
@@ -258,10 +240,14 @@ class _Stored:
     score: float | None
     metric: str | None
     signature: str
+    interim: bool
     files: dict[str, str]
 
 
 _STORED = TypeAdapter(_Stored)
+
+#: The sections of a manifest that belong to the state.
+_BESIDE = ("cost", "early_stopping", "engine", "recovery")
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -298,27 +284,17 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _build_checkpoint(folder: Path, content: Mapping[str, Any]) -> Checkpoint:
-    checkpoint = Checkpoint(
-        folder,
-        TrainState.from_json(content),
-        content["score"],
-        content["metric"],
-        content["signature"],
-        content["interim"] is True,
-        content["files"],
-    )
-    values = asdict(checkpoint.state)
-    stored = {
-        "state": values,
-        **{name: getattr(checkpoint, name) for name in ("score", "metric", "signature", "files")},
-    }
+    values = {name: content[name] for name in ("score", "metric", "signature", "interim", "files")}
+    values["state"] = {**content["state"], **{name: content[name] for name in _BESIDE}}
     try:
-        _STORED.validate_json(json.dumps(stored), strict=True)
+        stored = _STORED.validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"] if part != "state")
         raise DataError(f"{folder / MANIFEST} is damaged ({where}: {fault['msg']})") from None
-    if values["cost"].pop("flops") < 0 or not all(0 <= number < 2**63 for number in _iter_counts(values)):
+    checkpoint = Checkpoint(folder, **vars(stored))
+    counts = asdict(checkpoint.state)
+    if counts["cost"].pop("flops") < 0 or not all(0 <= number < 2**63 for number in _iter_counts(counts)):
         raise DataError(f"{folder / MANIFEST} is damaged: a count is negative, or beyond 64 bits")
     return checkpoint
 

@@ -9,7 +9,6 @@ import yaml
 from dstransformer.cli.options import TOKENIZERS
 from dstransformer.config import (
     BleuTokenizer,
-    complete_config,
     load_config,
     preset_names,
     preset_summary,
@@ -279,24 +278,6 @@ def test_a_notebook_may_give_a_path_and_must_give_lists(tmp_path: Path) -> None:
         load_config("toy", "a.b=1")
     with pytest.raises(ConfigError, match="overrides holds 3, which is not a string: give a list of strings"):
         load_config("toy", [3])  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize(("given", "metric"), [
-    (["validation.patience=3", "validation.patience_metric=loss"], "loss"),
-    (["validation.patience_metric=loss"], "bleu"),
-    (["validation.patience=3", "validation.patience_metric=bleu"], "bleu"),
-])  # fmt: skip
-def test_the_metric_of_patience_is_read_for_what_it_meant(given: list[str], metric: str) -> None:
-    assert load_config("base", given).validation.metric == metric
-    with pytest.raises(ConfigError, match=r"patience_metric .* is neither bleu nor loss"):
-        load_config("base", ["validation.patience_metric=chrf"])
-
-
-def test_a_stored_configuration_without_a_tokenizer_meant_13a() -> None:
-    tree = load_config("base").model_dump()
-    del tree["validation"]["tokenize"]
-    assert complete_config(tree, "config.yaml").validation.tokenize == "13a"
-    assert load_config("base").validation.tokenize == "auto"
 
 
 def test_the_command_line_names_the_tokenizers() -> None:
