@@ -35,7 +35,7 @@ from data_prep.build import STAGES, run_encode
 from data_prep.recipe.options import EncodeOptions
 from data_prep.store.workspace import open_workspace
 from dstransformer.data import Corpus
-from dstransformer.io.progress import LineProgress
+from dstransformer.io.progress import Progress
 
 ROUNDS = 5
 ENCODED_PAIRS = 100_000
@@ -159,7 +159,7 @@ def source_options(files: tuple[Path, Path]) -> list[str]:
     return ["--source=files", f"--src={src}", f"--tgt={tgt}", "--src-lang=en", "--tgt-lang=de", "--valid-size=500"]
 
 
-class SilentProgress(LineProgress):
+class SilentProgress(Progress):
     """Prints nothing."""
 
     def note(self, text: str) -> None:

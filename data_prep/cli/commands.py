@@ -1,6 +1,7 @@
 """The commands of ``dst-prep``. Handlers import what they need, so that ``--help`` is fast."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -184,12 +185,12 @@ def _build(arguments: argparse.Namespace) -> None:
     from data_prep.recipe.loading import identify_recipe
     from data_prep.store.output import resolve_output
     from data_prep.workers.cluster import open_workers
-    from dstransformer.io.progress import build_progress
+    from dstransformer.io.progress import Progress
 
     recipe = options.read_recipe(arguments)
     out = resolve_output(arguments.out)
     work = arguments.work.absolute() if arguments.work else out.with_name(f"{out.name}.work")
-    progress = build_progress()
+    progress = Progress(bars=sys.stderr.isatty())
     try:
         manifest = build(
             recipe,
@@ -214,12 +215,12 @@ def _mono(arguments: argparse.Namespace) -> None:
     from data_prep.cli.tables import show_counts_of_rules
     from data_prep.mono import clean_mono, record_path
     from data_prep.workers.cluster import open_workers
-    from dstransformer.io.progress import build_progress
+    from dstransformer.io.progress import Progress
 
     text, cleaning = options.read_mono(arguments)
     out = arguments.out
     work = (arguments.work or out.with_name(f"{out.name}.work")).absolute()
-    progress = build_progress()
+    progress = Progress(bars=sys.stderr.isatty())
     workers = open_workers(arguments.workers, arguments.cluster, work, progress)
     record = clean_mono(text, cleaning, out, work, workers=workers, overwrite=arguments.overwrite, progress=progress)
     with printing(f"; the text {out} is complete"):
@@ -251,11 +252,11 @@ def _open_work(arguments: argparse.Namespace, after: "type[Stage] | None" = None
     """Open the work folder of a stage, which comes after the stage ``after``."""
     from data_prep.build import STAGES
     from data_prep.store.workspace import open_workspace
-    from dstransformer.io.progress import build_progress
+    from dstransformer.io.progress import Progress
 
     # Workers of a cluster may run in another folder.
     folder = arguments.work.absolute() if arguments.cluster else arguments.work
-    with open_workspace(folder, build_progress(), STAGES, after) as workspace:
+    with open_workspace(folder, Progress(bars=sys.stderr.isatty()), STAGES, after) as workspace:
         yield workspace
 
 

@@ -20,7 +20,7 @@ from data_prep.store.pairs import text_table
 from dstransformer.data import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.io.json_text import JsonError, parse_json
-from dstransformer.io.progress import LineProgress, Progress
+from dstransformer.io.progress import Progress
 from dstransformer.io.text import is_same_file
 
 _BATCH_LINES = 10_000
@@ -42,7 +42,7 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
     """
     if options.src_lang == options.tgt_lang:
         raise UserError(f"--src-lang and --tgt-lang are both {options.src_lang!r}; a corpus needs two languages")
-    find = Finder(options.cache_dir, progress or LineProgress(), offline=options.offline)
+    find = Finder(options.cache_dir, progress or Progress(), offline=options.offline)
     inputs: list[InputFile] = []
     splits: dict[str, Stream] = {}
     for name, split in _files_by_split(options).items():

@@ -11,7 +11,7 @@ from data_prep.recipe.options import printable_name
 from data_prep.sources.texts import SEPARATOR, Text, local_text
 from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import without_ending
-from dstransformer.io.language_codes import find_code, list_codes, matching_codes
+from dstransformer.io.languages import find_code, list_codes, matching_codes
 
 #: ``Europarl.de-en.de``: a name, the languages of the pair, and that of the text.
 _OPUS_MEMBER = re.compile(r"(?P<stem>.+\.(?P<one>[\w@]+)-(?P<other>[\w@]+))\.(?P<code>[\w@]+)")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, add_experiment
 from dstransformer.errors import UserError
 from dstransformer.io.command import Commands
+from dstransformer.io.progress import say
 
 if TYPE_CHECKING:
     from dstransformer.config import Config
@@ -59,7 +59,7 @@ def _with_own_precision(config: Config) -> Config:
     from dstransformer.training.automatic import choose_precision, native_precisions, own_device, with_precision
 
     precision, reason = choose_precision(None, native_precisions(own_device()))
-    print(f"note: the precision is {precision}, {reason}", file=sys.stderr)
+    say(f"note: the precision is {precision}, {reason}")
     return with_precision(config, precision)
 
 
@@ -71,5 +71,5 @@ def _convert(path: str) -> str:
     lines = [f"note: {note}" for note in conversion.notes]
     if conversion.settings:
         lines.append(f"use with: --set {' '.join(conversion.settings)}")
-    print("\n".join(lines), file=sys.stderr)
+    say("\n".join(lines))
     return json.dumps(conversion.fragment, indent=2)

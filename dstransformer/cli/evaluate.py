@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_opti
 from dstransformer.cli.options import CommandResult, add_decoding, add_target, load_parser, load_translator
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.io.command import Commands, exit_on_sigterm, print_text
+from dstransformer.io.progress import say
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.significance import Comparison
@@ -118,7 +118,7 @@ def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
 
 def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argparse.Namespace:
     """The options, with the target language of ``--langpair`` as that of models of several directions."""
-    from dstransformer.io.language_codes import divide_codes
+    from dstransformer.io.languages import divide_codes
 
     directions = [direction for bundle in bundles for direction in bundle.directions]
     if options.langpair is None or options.to is not None or not directions:
@@ -130,8 +130,7 @@ def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argp
 def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> str:
     """The tokenizer of BLEU, one for all systems: scores of different tokenizers are not compared."""
     from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer, tokenizer_note
-    from dstransformer.io.language_codes import divide_codes
-    from dstransformer.io.languages import language
+    from dstransformer.io.languages import divide_codes, language
 
     choice, option = options.tokenize or "auto", "--tokenize "
     codes = {
@@ -324,7 +323,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
 
 def _note(line: str) -> None:
     with contextlib.suppress(OSError):
-        print(f"dst: {line}", file=sys.stderr, flush=True)
+        say(f"dst: {line}")
 
 
 def _score_trees(options: argparse.Namespace) -> CommandResult:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from dstransformer.errors import UserError, shown
 from dstransformer.io.command import CommandParser
+from dstransformer.io.progress import say
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Parser, TextDecoder, Translator
@@ -280,7 +281,7 @@ def decode_lines(
             progress=progress,
         )
     if options.output not in (None, "-"):
-        print(f"dst: {done}", file=sys.stderr)
+        say(f"dst: {done}")
     return CommandResult()
 
 

@@ -23,7 +23,7 @@ GROUPS = {
     ),
     "runs": (
         "cli.checkpoints", "extras.plots.cli", "cli.track", "extras.reproduction.cli",
-        "extras.doctor.cli.doctor", "cli.ds_config",
+        "extras.doctor.cli", "cli.ds_config",
     ),
     "translations": ("extras.rerank.cli", "cli.score", "cli.align"),
     "the paper": ("cli.parse", "extras.paper.cli"),

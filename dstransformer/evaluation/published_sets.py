@@ -12,7 +12,7 @@ from typing import Any
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.json_text import JsonError, parse_json
-from dstransformer.io.language_codes import divide_codes, find_code, list_codes
+from dstransformer.io.languages import divide_codes, find_code, list_codes
 from dstransformer.io.text import iter_lines
 
 #: The splits of FLORES. The first is taken if none is named.

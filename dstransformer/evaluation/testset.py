@@ -17,7 +17,7 @@ from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, score, ter
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.io.compression import without_ending
-from dstransformer.io.language_codes import divide_codes, matching_codes
+from dstransformer.io.languages import divide_codes, matching_codes
 from dstransformer.io.languages import language as known
 from dstransformer.io.text import is_same_file, iter_lines
 

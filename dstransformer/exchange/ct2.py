@@ -23,8 +23,7 @@ from dstransformer.errors import DataError, UserError
 from dstransformer.exchange.shortlist import ShortlistOptions
 from dstransformer.exchange.weights import FULL_ADVICE, Affine, Weights, affine, attention, check_translates
 from dstransformer.io.files import replace_folder
-from dstransformer.io.output_folders import check_output_folder
-from dstransformer.io.products import SIGNATURE, is_ct2_export
+from dstransformer.io.products import SIGNATURE, check_output_folder, is_ct2_export
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.transformer import sinusoidal_table
 

@@ -27,7 +27,7 @@ from dstransformer.exchange.import_record import Imported, imported_from
 from dstransformer.exchange.weights import FULL_ADVICE
 from dstransformer.io.files import read_error, replace_folder
 from dstransformer.io.json_text import read_record
-from dstransformer.io.output_folders import check_bundle_folder
+from dstransformer.io.products import check_bundle_folder
 from dstransformer.model import open_bundle, save_bundle
 from dstransformer.model.bundle import describe_misfit
 

@@ -25,8 +25,7 @@ from dstransformer.exchange.marian_export import check_marian, marian_weights
 from dstransformer.exchange.model_card import model_card
 from dstransformer.exchange.weights import FULL_ADVICE, check_translates
 from dstransformer.io.files import replace_folder
-from dstransformer.io.output_folders import check_output_folder
-from dstransformer.io.products import SIGNATURE, is_hf_export
+from dstransformer.io.products import SIGNATURE, check_output_folder, is_hf_export
 from dstransformer.model import Bundle, open_bundle, save_weights
 
 #: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``.

@@ -39,7 +39,7 @@ from dstransformer.exchange.marian_weights import Load, bundle_weights
 from dstransformer.exchange.weights import FULL_ADVICE
 from dstransformer.io.files import read_bounded, read_error, replace_folder
 from dstransformer.io.json_text import read_record
-from dstransformer.io.output_folders import check_bundle_folder
+from dstransformer.io.products import check_bundle_folder
 from dstransformer.model import open_bundle, save_bundle
 from dstransformer.model.bundle import describe_misfit
 from dstransformer.model.transformer import sinusoidal_table

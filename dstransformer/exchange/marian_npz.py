@@ -20,8 +20,7 @@ from dstransformer.exchange.marian_export import check_marian, marian_weights
 from dstransformer.exchange.shortlist import ShortlistOptions
 from dstransformer.exchange.weights import FULL_ADVICE, check_translates
 from dstransformer.io.files import replace_folder
-from dstransformer.io.output_folders import check_output_folder
-from dstransformer.io.products import SIGNATURE, is_marian_export
+from dstransformer.io.products import SIGNATURE, check_output_folder, is_marian_export
 from dstransformer.model import Bundle, open_bundle
 
 #: Version of ``dstransformer.json``.

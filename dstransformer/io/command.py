@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from dstransformer.errors import DstError, StorageError, UserError, shown
+from dstransformer.io.progress import say
 
 #: Exit status of a process whose reader has closed its output.
 SIGPIPE_STATUS = 128 + signal.SIGPIPE
@@ -59,13 +60,13 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
         what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-        _report(f"{program}: {what}; {advice}" if advice else f"{program}: {what}")
+        say(f"{program}: {what}; {advice}" if advice else f"{program}: {what}")
         status = 128 + number
     except BrokenPipeError:
         _discard_stdout()
         status = SIGPIPE_STATUS
     except MemoryError:
-        _report(f"{program}: error: there is not enough memory")
+        say(f"{program}: error: there is not enough memory")
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         advice = "; raise `ulimit -n`" if error.errno == errno.EMFILE else ""
@@ -73,11 +74,11 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         _report_error(program, failure, reports_errors=True, cause=error)
     except Exception as error:
         if _lacks_memory(error):
-            _report(f"{program}: error: there is not enough memory to load a library ({shown(error, quote=False)})")
+            say(f"{program}: error: there is not enough memory to load a library ({shown(error, quote=False)})")
             return status
         traceback.print_exc()
         what = shown(error, quote=False, limit=200)
-        _report(f"{program}: internal error: {type(error).__name__}: {what}; please report it with the lines above")
+        say(f"{program}: internal error: {type(error).__name__}: {what}; please report it with the lines above")
     return status
 
 
@@ -339,11 +340,6 @@ def _report_error(program: str, error: DstError, *, reports_errors: bool, cause:
         traceback.print_exception(cause or error)
     text = shown(error, quote=False, limit=1000)
     if error.rank:
-        _report(f"{program} (rank {error.rank}): error: {text}")
+        say(f"{program} (rank {error.rank}): error: {text}")
     elif reports_errors:
-        _report(f"{program}: error: {text}")
-
-
-def _report(line: str) -> None:
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        say(f"{program}: error: {text}")

@@ -1,14 +1,12 @@
-"""Progress of a long command on standard error: bars on a terminal, a line every few seconds elsewhere."""
+"""Lines for the user on standard error, and the progress of a long command: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 #: Seconds between two lines.
 INTERVAL = 10.0
@@ -17,6 +15,14 @@ _WARNING = "warning: "
 
 #: To call with the number of units just done.
 Advance = Callable[[int], None]
+
+
+def say(line: str) -> None:
+    """Print a line for the user on standard error, also while a bar is drawn there. A closed one is no error."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
 
 @contextmanager
@@ -33,61 +39,33 @@ def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Itera
             yield counter
     else:
         of_total = "" if total is None else f" of {total:,}"
-        yield _Counter(lambda done, rate: _print(f"dst: {done:,}{of_total} {unit}, {rate:,.1f} a second"), INTERVAL)
+        yield _Counter(lambda done, rate: say(f"dst: {done:,}{of_total} {unit}, {rate:,.1f} a second"), INTERVAL)
 
 
-class Progress(Protocol):
-    """Shows the progress of a command that does several tasks."""
+class Progress:
+    """Shows the progress of a command that does several tasks.
 
-    def task(self, name: str, total: int | None = None, unit: str = "rows") -> AbstractContextManager[Advance]:
-        """Show a task until the block ends; ``total`` is in units, if known."""
+    As lines: when a task begins, every :data:`INTERVAL` seconds, and when it is done. As bars, which stay on the
+    screen.
 
-    def note(self, text: str) -> None:
-        """Show one line; ``warning: …`` is also kept."""
+    Args:
+        bars: Whether to draw bars.
 
-    @property
-    def warnings(self) -> Sequence[str]:
-        """The warnings so far, without ``warning: ``."""
+    Attributes:
+        warnings: The warnings so far, without ``warning: ``.
+    """
 
-
-def build_progress() -> LineProgress | BarProgress:
-    """Return bars if stderr is a terminal, else lines."""
-    return BarProgress() if sys.stderr.isatty() else LineProgress()
-
-
-class _Notes(ABC):
-    """Shows lines, and remembers which of them were warnings."""
-
-    def __init__(self) -> None:
-        self._warnings: list[str] = []
-
-    def note(self, text: str) -> None:
-        """See :meth:`Progress.note`."""
-        if text.startswith(_WARNING):
-            self._warnings.append(text.removeprefix(_WARNING))
-        self._show(text)
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """See :attr:`Progress.warnings`."""
-        return tuple(self._warnings)
-
-    def repeat_warnings(self) -> None:
-        """Show the warnings once more, below a result: those before many lines of progress are out of sight."""
-        for text in self._warnings:
-            self._show(f"{_WARNING}{text}")
-
-    @abstractmethod
-    def _show(self, text: str) -> None:
-        """Show one line."""
-
-
-class LineProgress(_Notes):
-    """Plain lines: when a task begins, every :data:`INTERVAL` seconds, and when it is done."""
+    def __init__(self, *, bars: bool = False) -> None:
+        self.warnings: list[str] = []
+        self._bars = bars
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "rows") -> Iterator[Advance]:
-        """See :meth:`Progress.task`."""
+        """Show a task until the block ends; ``total`` is in units, if known."""
+        if self._bars:
+            with _drawing(name, total, transient=False) as counter:
+                yield counter
+            return
         of_total = f" of {total:,}" if total else ""
         began = time.monotonic()
         self.note(f"{name} ...")
@@ -96,23 +74,16 @@ class LineProgress(_Notes):
         done = f"{counter.done:,} {unit}, " if counter.done else ""
         self.note(f"{name}: done, {done}{time.monotonic() - began:.1f} s")
 
-    def _show(self, text: str) -> None:
-        _print(text)
+    def note(self, text: str) -> None:
+        """Show one line; ``warning: …`` is also kept."""
+        if text.startswith(_WARNING):
+            self.warnings.append(text.removeprefix(_WARNING))
+        say(text)
 
-
-class BarProgress(_Notes):
-    """A bar for each task, which stays on the screen."""
-
-    @contextmanager
-    def task(self, name: str, total: int | None = None, unit: str = "rows") -> Iterator[Advance]:  # noqa: ARG002
-        """See :meth:`Progress.task`."""
-        with _drawing(name, total, transient=False) as counter:
-            yield counter
-
-    def _show(self, text: str) -> None:
-        from rich.console import Console
-
-        Console(stderr=True, highlight=False, markup=False).print(text)
+    def repeat_warnings(self) -> None:
+        """Show the warnings once more, below a result: those before many lines of progress are out of sight."""
+        for text in self.warnings:
+            say(f"{_WARNING}{text}")
 
 
 class _Counter:
@@ -157,10 +128,3 @@ def _drawing(name: str, total: int | None, *, transient: bool) -> Iterator[Advan
         counter = _Counter(lambda done, _: bars.update(number, completed=done), interval=0.0)
         yield counter
         bars.update(number, total=counter.done or 1, completed=counter.done or 1)
-
-
-def _print(line: str) -> None:
-    try:
-        print(line, file=sys.stderr, flush=True)
-    except OSError:  # stderr has been closed; the work goes on
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115

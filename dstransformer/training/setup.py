@@ -30,7 +30,7 @@ from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError, counted, shown
 from dstransformer.evaluation.task import Task
 from dstransformer.io.files import replace_file, storage_errors
-from dstransformer.io.output_folders import check_run_folder
+from dstransformer.io.products import check_run_folder
 from dstransformer.model import DTYPES, check_backend, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder

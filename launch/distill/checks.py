@@ -84,7 +84,7 @@ def _check_corpus(path: Path, src: str, tgt: str) -> None:
 
 
 def _check_direction(what: str, found: tuple[str | None, str | None], wanted: tuple[str, str]) -> None:
-    from dstransformer.io.language_codes import matching_codes
+    from dstransformer.io.languages import matching_codes
 
     if any(one is not None and not matching_codes(code, [one]) for one, code in zip(found, wanted, strict=True)):
         raise DataError(f"{what} translates from {found[0]} to {found[1]}: name one from {wanted[0]} to {wanted[1]}")

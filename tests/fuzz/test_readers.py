@@ -46,7 +46,7 @@ from dstransformer.extras.paper.table3_report import Table, read_table
 from dstransformer.extras.rerank.reranking import iter_nbest
 from dstransformer.io.files import file_sha256
 from dstransformer.io.products import product_of
-from dstransformer.io.progress import LineProgress
+from dstransformer.io.progress import Progress
 from dstransformer.io.text import iter_lines
 from dstransformer.model import open_bundle
 from dstransformer.parsing.linearise import Linearisation
@@ -262,7 +262,7 @@ def write_marks(folder: Path) -> Marked:
 
 
 def read_work(folder: Path) -> None:
-    work = Workspace(folder, LineProgress(), (Read,))
+    work = Workspace(folder, Progress(), (Read,))
     work.finished(Read)
     work.verify(Read)
     write_chunk(folder / "pieces" / "marked-000000", Marked, write_marks)

@@ -18,7 +18,7 @@ from data_prep.build import STAGES
 from data_prep.cli import main
 from data_prep.store.workspace import open_workspace
 from dstransformer.data import Corpus
-from dstransformer.io.progress import LineProgress
+from dstransformer.io.progress import Progress
 
 
 def wait_for(stage: Path, process: subprocess.Popen[str]) -> None:
@@ -134,7 +134,7 @@ def test_a_second_build_at_the_same_time_is_refused(
     tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "corpus"
-    with open_workspace(tmp_path / "corpus.work", LineProgress(), STAGES):
+    with open_workspace(tmp_path / "corpus.work", Progress(), STAGES):
         assert "another build is at work in" in refuses(capsys, build(*text(), "--out", out))
     assert build(*text(), "--out", out) == 0
 

@@ -18,7 +18,7 @@ from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.extras.paper.attention_pictures import draw_lines, draw_maps, render_page, warn_of_missing_letters
 from dstransformer.extras.paper.attention_view import Sentence, View, Weights, merge_weights
 from dstransformer.io.files import replace_folder, write_durably
-from dstransformer.io.output_folders import check_output_folder
+from dstransformer.io.products import check_output_folder
 from dstransformer.model import Bundle, attention_weights
 
 KINDS = ("encoder", "decoder", "cross")

@@ -21,7 +21,7 @@ from dstransformer.extras.paper.table1_layers import contiguous_path_length
 from dstransformer.io.figures import line_colours, new_figure, picture, style_axes
 from dstransformer.io.files import replace_folder, storage_errors, write_durably
 from dstransformer.io.json_text import read_json
-from dstransformer.io.output_folders import check_output_folder
+from dstransformer.io.products import check_output_folder
 from dstransformer.model.ops import processor_name
 
 FORMAT_VERSION = 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +28,7 @@ from dstransformer.extras.paper.table3_rows import Row, differences, scale_prese
 from dstransformer.io.command import Stopped, stopped_by_signals
 from dstransformer.io.files import hold_lock, replace_file, storage_errors
 from dstransformer.io.products import enclosing_product
+from dstransformer.io.progress import say
 from dstransformer.model import parameter_count
 from dstransformer.tracking import RunStatus, close_group, open_group, resolve_tracking_uri
 from dstransformer.tracking.mlflow.page import manifest_digest
@@ -241,7 +241,7 @@ class TableRun:
             self._report(page)
 
     def _report(self, line: str) -> None:
-        print(f"dst: {line}", file=sys.stderr, flush=True)
+        say(f"dst: {line}")
 
 
 def _read_result(ended: ChildResult, before: RowResult) -> RowResult:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dstransformer.cli.options import CommandResult, folder
 from dstransformer.errors import UserError
 from dstransformer.io.command import Commands
+from dstransformer.io.progress import say
 
 if TYPE_CHECKING:
     from dstransformer.extras.reproduction.report import Report
@@ -99,7 +100,7 @@ def _write_record(options: argparse.Namespace) -> CommandResult:
 
 def _say(line: str) -> None:
     with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        say(line)
 
 
 def _describe(report: Report) -> str:

@@ -6,7 +6,6 @@ import errno
 import logging
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Collection
@@ -19,6 +18,7 @@ from dstransformer.extras.serving.app import build_app
 from dstransformer.extras.serving.limits import Limits, fit_to_model
 from dstransformer.extras.serving.model_process import ModelProcess
 from dstransformer.extras.serving.service import Service
+from dstransformer.io.progress import say
 
 #: Seconds for answers being sent and requests still arriving when the server stops.
 _SHUTDOWN_TIMEOUT = 2
@@ -66,17 +66,16 @@ def serve(
         )  # fmt: skip
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
-        print(
+        say(
             f"dst: serving {info.path} at {_address(listener)} (beam {service.beam_size}, "
-            f"{info.decoding['device']}, {info.decoding['precision']}); Ctrl-C ends",
-            file=sys.stderr, flush=True,
+            f"{info.decoding['device']}, {info.decoding['precision']}); Ctrl-C ends"
         )  # fmt: skip
         failure, lost = _run(uvicorn.Server(config), listener, service)
     if failure is not None:
         raise DstError(f"{failure}; its requests got status 503: start the server again")
     if lost:
         raise DstError(f"{counted(lost, 'request')} not answered within {limits.stop:g} s (--stop-timeout)")
-    print("dst: stopped; every accepted request was answered", file=sys.stderr, flush=True)
+    say("dst: stopped; every accepted request was answered")
 
 
 def _run(server: uvicorn.Server, listener: socket.socket, service: Service) -> tuple[str | None, int]:
@@ -103,7 +102,7 @@ def _run(server: uvicorn.Server, listener: socket.socket, service: Service) -> t
             deadline = time.monotonic() + service.limits.stop
             if left := service.batcher.unfinished:
                 what = f"{signal.Signals(signals[0]).name}: finishing {counted(left, 'request')}; again ends at once"
-                print(f"dst: {what}", file=sys.stderr, flush=True)
+                say(f"dst: {what}")
         if service.stopping and not service.batcher.unfinished:
             break
         time.sleep(_TICK)

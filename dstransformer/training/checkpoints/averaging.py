@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dstransformer.errors import DataError
 from dstransformer.io.files import replace_folder
-from dstransformer.io.output_folders import check_bundle_folder
+from dstransformer.io.products import check_bundle_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
 from dstransformer.training.checkpoints.checkpoint_folder import (
     CheckpointFolder,

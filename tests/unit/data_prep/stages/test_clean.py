@@ -13,7 +13,7 @@ from data_prep.stages.clean import clean_text, normalise
 from data_prep.store.pairs import SCHEMA, PairsWriter, iter_pairs
 from dstransformer.data import CleaningReport
 from dstransformer.errors import DataError
-from dstransformer.io.progress import LineProgress
+from dstransformer.io.progress import Progress
 
 Pairs = list[tuple[str, str]]
 
@@ -43,7 +43,7 @@ def clean(
         CleanOptions(**options),
         [languages],
         workers=workers,
-        progress=LineProgress(),
+        progress=Progress(),
     )
     assert [path.name for path in (folder / "clean").iterdir()] == ["train.arrow"]
     return read_pairs(folder / "clean" / "train.arrow"), report.cleaning

@@ -25,7 +25,7 @@ from data_prep.store import pairs as pairs_module
 from data_prep.store.pairs import SCHEMA, Chunk, PairsWriter, iter_pairs, join_pairs
 from dstransformer.data import Manifest
 from dstransformer.errors import ConfigError
-from dstransformer.io.progress import LineProgress
+from dstransformer.io.progress import Progress
 from dstransformer.io.text import iter_lines
 
 MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[5] / "shared" / "data")) / "multi30k"
@@ -47,7 +47,7 @@ def find(path: Path, pairs: Pairs, workers: int = 1, **options: object) -> list[
     root = path.parent / "root"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
-    found = drop_near_duplicates(path, root, len(pairs), given, workers, LineProgress())
+    found = drop_near_duplicates(path, root, len(pairs), given, workers, Progress())
     left = [row for file in found.files for batch in iter_pairs(file) for row in batch["part"].to_pylist()]
     dropped = np.flatnonzero(found.dropped).tolist()
     assert sorted(left + dropped) == list(range(len(pairs)))
@@ -206,7 +206,7 @@ def test_cleaning_counts_them_keeps_examples_and_the_first_source_goes_first(tmp
     write_pairs(tmp_path / "read" / "validation.arrow", [pairs[0], (pairs[1][0], again[1][1])])
     (tmp_path / "clean").mkdir()
     options = CleanOptions(near_duplicates=0.7)
-    report = clean_text(tmp_path / "read", tmp_path / "clean", options, [("en", "de")] * 2, 1, LineProgress())
+    report = clean_text(tmp_path / "read", tmp_path / "clean", options, [("en", "de")] * 2, 1, Progress())
     batches = list(iter_pairs(tmp_path / "clean" / "train.arrow"))
     kept = [pair for batch in batches for pair in zip(batch["src"].to_pylist(), batch["tgt"].to_pylist(), strict=True)]
     assert kept == pairs

@@ -13,7 +13,7 @@ from data_prep.stages.clean import normalise
 from data_prep.stages.read import ReadReport, read_text, unknown_codes
 from data_prep.store.pairs import iter_pairs
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.progress import LineProgress
+from dstransformer.io.progress import Progress
 
 NOTHING = FilesOptions(src_lang="en", tgt_lang="de", valid_size=3, test_size=2)
 
@@ -24,7 +24,7 @@ def read(folder: Path, lines: list[tuple[str, str]], **changes: int) -> tuple[Re
     train = folder / "train.tsv"
     train.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in lines))
     options = NOTHING.model_copy(update={"train": (train,), **changes})
-    report = read_text(open_parts({"files": options}), folder, workers=1, progress=LineProgress())
+    report = read_text(open_parts({"files": options}), folder, workers=1, progress=Progress())
     splits = {
         split: [
             p
@@ -80,7 +80,7 @@ def test_an_empty_gzip_is_refused(tmp_path: Path) -> None:
     empty.write_bytes(gzip.compress(b""))
     options = NOTHING.model_copy(update={"train": (empty,)})
     with pytest.raises(DataError, match=r"empty\.tsv\.gz is empty"):
-        read_text(open_parts({"files": options}), tmp_path, workers=1, progress=LineProgress())
+        read_text(open_parts({"files": options}), tmp_path, workers=1, progress=Progress())
 
 
 def test_codes_of_no_language_are_told_from_those_that_are_meant() -> None:

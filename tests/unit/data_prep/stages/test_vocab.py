@@ -13,7 +13,7 @@ from data_prep.stages.vocab import check_symbols, make_tokenizer
 from data_prep.store.pairs import SCHEMA, PairsWriter
 from dstransformer.data import Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.progress import LineProgress
+from dstransformer.io.progress import Progress
 
 OPTIONS = VocabOptions(vocab_size=400, tokenizer_sample=10_000)
 
@@ -30,7 +30,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(train: Path, target: Path, options: VocabOptions) -> TokenizerInfo:
-    return make_tokenizer(train, target, options, "nfkc", TextFormat((None,)), LineProgress())
+    return make_tokenizer(train, target, options, "nfkc", TextFormat((None,)), Progress())
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])

@@ -18,7 +18,7 @@ from data_prep.store.output import check_paths, find_corpus, foreign_entries, in
 from data_prep.store.workspace import open_workspace
 from dstransformer.data import Corpus
 from dstransformer.errors import UserError
-from dstransformer.io.progress import LineProgress
+from dstransformer.io.progress import Progress
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16]), ([300], [17]), ([18, 19], [20])]
 
@@ -93,7 +93,7 @@ def test_a_killed_replacement_leaves_the_old_corpus(
         with pytest.raises(Killed):
             install(new, corpus, overwrite=True)
     assert names(corpus.parent) == {".corpus.replaced", "new"}
-    with open_output(corpus, LineProgress()):
+    with open_output(corpus, Progress()):
         assert contents(corpus) == before
     assert "corpus is restored" in capsys.readouterr().err
     install(new, corpus, overwrite=True)
@@ -104,12 +104,12 @@ def test_a_users_folders_with_similar_names_are_left_alone(corpus: Path) -> None
     for name in ("corpus.old", "corpus.partial", ".corpus.replaced"):
         put(corpus.parent / name / "model.bin")
     with pytest.raises(UserError, match=r"\.corpus\.replaced holds files that are not part of a corpus"):
-        open_output(corpus, LineProgress()).__enter__()
+        open_output(corpus, Progress()).__enter__()
     (corpus.parent / ".corpus.replaced").rename(corpus.parent / ".corpus.partial")
     with pytest.raises(UserError, match=r"\.corpus\.partial is in the way and was not made by a build"):
-        open_output(corpus, LineProgress()).__enter__()
+        open_output(corpus, Progress()).__enter__()
     (corpus.parent / ".corpus.partial").rename(corpus.parent / "kept")
-    with open_output(corpus, LineProgress()) as unfinished:
+    with open_output(corpus, Progress()) as unfinished:
         write_corpus(unfinished, ROWS)
         install(unfinished, corpus, overwrite=True)
     assert names(corpus.parent) == {"corpus", "corpus.old", "corpus.partial", "kept"}
@@ -117,10 +117,10 @@ def test_a_users_folders_with_similar_names_are_left_alone(corpus: Path) -> None
 
 
 def test_an_output_is_written_by_one_build_at_a_time(corpus: Path) -> None:
-    with open_output(corpus, LineProgress()) as unfinished:
+    with open_output(corpus, Progress()) as unfinished:
         write_corpus(unfinished, ROWS)
         with pytest.raises(UserError, match=f"another build is writing {corpus}; wait for it"):
-            open_output(corpus, LineProgress()).__enter__()
+            open_output(corpus, Progress()).__enter__()
         assert Corpus.open(unfinished).splits == ("train", "validation")
     assert names(corpus.parent) == {"corpus"}
 
@@ -178,12 +178,12 @@ class TestWorkFolder:
         put(tmp_path / "data" / "read" / "thesis.txt")
         before = contents(tmp_path)
         with pytest.raises(UserError, match=r"is not a work folder but holds read: choose a new or an empty one"):
-            open_workspace(tmp_path / "data", LineProgress(), STAGES).__enter__()
+            open_workspace(tmp_path / "data", Progress(), STAGES).__enter__()
         assert contents(tmp_path) == before
 
     def test_foreign_files_are_kept(self, tmp_path: Path) -> None:
         work = tmp_path / "work"
-        with open_workspace(work, LineProgress(), STAGES) as workspace:
+        with open_workspace(work, Progress(), STAGES) as workspace:
             for name in ("read", "clean"):
                 put(work / name / "stage.json")
             put(work / "notes.txt")
