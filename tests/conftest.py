@@ -147,9 +147,9 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Ca
 @pytest.fixture(scope="session")
 def empty_store(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A new MLflow database for tests to copy, as creating one takes seconds."""
-    from dstransformer.tracking.mlflow.sqlite_store import prepare_store
+    from dstransformer.tracking.mlflow.database import create_sqlite
 
-    return shared_folder("mlflow-store", lambda folder: prepare_store(folder / "mlflow.db")) / "mlflow.db"
+    return shared_folder("mlflow-store", lambda folder: create_sqlite(folder / "mlflow.db")) / "mlflow.db"
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst track``."""
     parser = commands.add_parser(
         "track",
-        help="send pending tracking records of a run; also run this after moving a folder of runs",
+        help="send pending tracking records of a run",
         examples=("dst track runs/en-de",),
     )
     parser.add_argument("run", metavar="RUN", type=folder, help="run folder")

@@ -1,12 +1,9 @@
-"""A database with the schema of an earlier MLflow, and a server of one: training goes on, and says what to do."""
+"""A database with the schema of an earlier MLflow: training goes on, and says what to do."""
 
 from __future__ import annotations
 
-import http.server
 import sqlite3
 import sys
-import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,11 +12,8 @@ import pytest
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from support.processes.launching import run_command, run_dst
-from support.services.mlflow_runs import make_tracker, tracked_run
-from support.services.mlflow_server import make_start
+from support.services.mlflow_runs import tracked_run
 from support.training.runs import TINY
-
-from dstransformer.tracking import RunEnd
 
 #: A revision of the schema before MLflow 3.
 EARLIER = "5b0e9adcef9c"
@@ -68,43 +62,3 @@ def test_training_goes_on_beside_an_earlier_schema_until_it_is_upgraded(toy_corp
     client, found = tracked_run(run)
     assert found.info.status == "FINISHED"
     assert [metric.step for metric in client.get_metric_history(found.info.run_id, "train/loss")] == [1, 2]
-
-
-class OldServer(http.server.BaseHTTPRequestHandler):
-    """Gives an old version, and refuses everything else."""
-
-    def do_GET(self) -> None:
-        body = b"2.9.2" if self.path == "/version" else b"{}"
-        self.send_response(200 if self.path == "/version" else 404)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_POST(self) -> None:
-        self.do_GET()
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-@pytest.fixture
-def old_server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OldServer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
-@pytest.mark.usefixtures("patience")
-def test_a_server_of_an_old_version_is_named_once(
-    run_folder: Path, old_server: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    tracker = make_tracker(run_folder, old_server)
-    tracker.emit(make_start())
-    tracker.emit(RunEnd("finished"))
-    said = [message for message in caplog.messages if "MLflow 2.9.2" in message]
-    assert len(said) == 1
-    assert f"{old_server} runs MLflow 2.9.2, older than the MLflow" in said[0]
-    assert "it may refuse records, which are kept; upgrade the server" in said[0]
-    done = run_dst("doctor", "--runs", str(run_folder.parent), "--json", extra={"MLFLOW_TRACKING_URI": old_server})
-    assert done.returncode == 1
-    assert "runs MLflow 2.9.2, older than" in done.stdout

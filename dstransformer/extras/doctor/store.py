@@ -11,6 +11,7 @@ from dstransformer.errors import DstError, counted, without_secrets
 from dstransformer.extras.doctor.finding import Finding
 from dstransformer.io.files import lock_owner
 from dstransformer.io.products import RUN_LOCK
+from dstransformer.tracking.mlflow.database import UnusableStoreError, check_database
 from dstransformer.tracking.mlflow.location import (
     STATE_NAME,
     TrackingState,
@@ -21,14 +22,7 @@ from dstransformer.tracking.mlflow.location import (
 )
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
 from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries, short_reason
-from dstransformer.tracking.mlflow.sqlite_store import find_problem
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
-from dstransformer.tracking.mlflow.versions import (
-    UnusableStoreError,
-    check_database,
-    describe_server,
-    server_version,
-)
 
 #: Runs that a finding names at most.
 _MAX_NAMED = 3
@@ -46,39 +40,34 @@ def check_default_store(runs: Path) -> Iterator[Finding]:
 
 def check_store(address: str) -> Finding:
     """Whether a store answers and fits the installed MLflow."""
-    place = without_secrets(address)
+    place, path = without_secrets(address), sqlite_path(address)
     try:
-        path = sqlite_path(address)
         if path is not None and not path.exists():
             return Finding("mlflow store", f"{place} does not exist yet: the first run creates it")
-        problem = _find_problem(address, path)
+        check_secrets(address)
+        if is_database(address):
+            check_database(address)
+        else:
+            _ask(address)
     except UnusableStoreError as error:
         return Finding("mlflow store", str(error), "FAULT")
     except Exception as error:
         advice = "start the server or free the file; runs train on, and `dst track RUN` sends their records later"
+        if path is not None and ("not a database" in str(error) or "malformed" in str(error)):
+            advice = "move the file away: the next run creates a new one, and `dst track RUN` sends each run again"
         if isinstance(error, ModuleNotFoundError):
             advice = f"pip install {error.name}, the driver of that database"
         return Finding("mlflow store", f"{place} cannot be used: {short_reason(error)}", "FAULT", advice)
-    if problem is not None:
-        return Finding("mlflow store", problem, "FAULT")
     return Finding("mlflow store", f"{place} answers and fits")
 
 
-def _find_problem(address: str, path: Path | None) -> str | None:
-    """What is wrong with a store; None if nothing is. Raises whatever the store raises."""
-    if path is not None:
-        if (problem := find_problem(path)) is None:
-            return None
-        return f"{path} is broken ({problem}): the next run keeps it under another name and fills a new one"
-    check_secrets(address)
-    if is_database(address):
-        check_database(address)
-        return None
-    if not address.startswith("http"):
-        return None  # Databricks
+def _ask(address: str) -> None:
+    """Ask a server for its experiments. Raises whatever the client raises."""
     prepare_mlflow()
     with quiet_libraries():
-        return describe_server(address, server_version(address))
+        from mlflow.tracking import MlflowClient
+
+        MlflowClient(address).search_experiments(max_results=1)
 
 
 def check_outboxes(runs: Path) -> Iterator[Finding]:

@@ -16,7 +16,6 @@ from dstransformer.config import MixtureStage
 from dstransformer.data import Direction, Manifest, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
-from dstransformer.io.json_text import read_json
 from dstransformer.tracking.events import RunStart, RunStatus, format_cost
 from dstransformer.tracking.mlflow.location import sqlite_path
 
@@ -269,25 +268,12 @@ def _format_scores(summary: RunSummary) -> str:
 
 def _format_progress(run: RunStart, summary: RunSummary) -> str:
     of = f"update {summary.step:,} of {run.config.training.max_updates:,}"
-    text = {
+    return {
         None: TRAINING,
         "finished": f"Finished at {of}.",
         "failed": f"Failed after {of}.",
         "killed": f"Interrupted after {of}; run the same command to resume.",
     }[summary.status]
-    return text if summary.bundle is None else f"{text} {_format_members(summary.bundle)}"
-
-
-def _format_members(bundle: Path) -> str:
-    """The checkpoints that make up the bundle, and why, from its provenance."""
-    try:
-        provenance = read_json(bundle / "provenance.json", nan=True)
-        updates = [f"{step:,}" for step in provenance["averaged_steps"]]
-        reason = (provenance.get("final") or {}).get("reason", "")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ""
-    average = "the average of the checkpoints of updates" if len(updates) > 1 else "the checkpoint of update"
-    return f"The bundle is {average} {', '.join(updates)}{f' ({reason})' if reason else ''}."
 
 
 def _format_facts(run: RunStart, run_folder: Path) -> str:
@@ -313,42 +299,26 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())])
 
 
-def example_target(directions: Sequence[Direction]) -> tuple[str, str]:
-    """The option ``--to`` and the tag of an example: of a language with one tag, if there is one."""
+def example_target(directions: Sequence[Direction]) -> str:
+    """The option ``--to`` of an example: the tag of a language with few tags; empty if no direction has one."""
     tagged = [direction for direction in directions if direction.tag]
     if not tagged:
-        return "", ""
-    tags = {one.tgt_lang: {other.tag for other in directions if other.tgt_lang == one.tgt_lang} for one in tagged}
-    first = min(tagged, key=lambda direction: len(tags[direction.tgt_lang]))
-    to = first.tgt_lang if len(tags[first.tgt_lang]) == 1 else shlex.quote(str(first.tag))
-    return f" --to {to}", f"{first.tag} "
+        return ""
+    first = min(tagged, key=lambda one: sum(other.tgt_lang == one.tgt_lang for other in tagged))
+    return f" --to {shlex.quote(str(first.tag))}"
 
 
 def _format_usage(bundle: Path, manifest: Manifest) -> str:
-    folder = shlex.quote(str(bundle.absolute()))
-    if manifest.trees is not None:
-        commands = [
-            f"dst parse {folder} input.txt --output output.mrg",
-            f"dst evaluate {folder} --task parsing --gold test.mrg",
-        ]
-        return "\n".join(["Use the bundle:", "", "```", *commands, "```"])
-    to, tag = example_target(manifest.directions)
-    return "\n".join(
-        [
-            "Use the bundle:",
-            "",
-            "```",
+    folder, to = shlex.quote(str(bundle.absolute())), example_target(manifest.directions)
+    commands = (
+        [f"dst parse {folder} input.txt --output output.mrg", f"dst evaluate {folder} --task parsing --gold test.mrg"]
+        if manifest.trees is not None
+        else [
             f"dst translate {folder} input.txt{to} --output output.txt",
             f"dst evaluate {folder}{to} --src test.src --ref test.tgt",
-            "```",
-            "",
-            "```python",
-            "from dstransformer.decoding import Translator",
-            "",
-            f"Translator.load({str(bundle.absolute())!r}).translate(['{tag}A sentence.'])",
-            "```",
         ]
     )
+    return "\n".join(["Use the bundle:", "", "```", *commands, "```"])
 
 
 def _last_two_parts(folder: Path) -> str:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from dstransformer.errors import without_secrets
 from dstransformer.tracking.events import RunStatus
-from dstransformer.tracking.mlflow.location import artifact_location, check_secrets, is_same_store, sqlite_path
+from dstransformer.tracking.mlflow.location import (
+    artifact_location,
+    check_secrets,
+    is_database,
+    is_same_store,
+    sqlite_path,
+)
 from dstransformer.tracking.mlflow.page import page_instructions
 from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries, short_reason
 
@@ -105,13 +111,15 @@ def _client(tracking_uri: str) -> Iterator[MlflowClient]:
     prepare_mlflow()
     from mlflow.tracking import MlflowClient
 
-    from dstransformer.tracking.mlflow.sqlite_store import prepare_store
+    from dstransformer.tracking.mlflow.database import check_database, create_sqlite
 
     try:
         check_secrets(tracking_uri)
         with quiet_libraries():
             if path := sqlite_path(tracking_uri):
-                prepare_store(path)
+                create_sqlite(path)
+            if is_database(tracking_uri):
+                check_database(tracking_uri)
             yield MlflowClient(tracking_uri)
     except Exception as error:
         logger.warning(

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,6 @@ class Sender:
         self._store: MlflowStore | None = None
         self._refused: set[int] = set()  # offsets of refused records
         self._warned: set[str] = set()  # operations of which a record was refused and none accepted since
-        self._is_server_checked = False
         #: The store does not know the run, and no records are left to create it again.
         self.lost = False
         #: The result of registering the bundle, as a line; None until that was sent.
@@ -132,36 +131,18 @@ class Sender:
     def _open(self) -> tuple[MlflowStore, bool]:
         """Open the store. Returns it, and whether it has lost the run."""
         prepare_mlflow()
-        from dstransformer.tracking.mlflow.sqlite_store import prepare_store, update_artifact_paths
+        from dstransformer.tracking.mlflow.database import check_database, create_sqlite
         from dstransformer.tracking.mlflow.store import MlflowStore
 
-        check_secrets(self._state.tracking_uri)
+        address = self._state.tracking_uri
+        check_secrets(address)
         with quiet_libraries():
-            if path := sqlite_path(self._state.tracking_uri):
-                prepare_store(path)
-                update_artifact_paths(path)
-            else:
-                self._check_version()
+            if path := sqlite_path(address):
+                create_sqlite(path)
+            if is_database(address):
+                check_database(address)
             store = MlflowStore(self._state, self._run_folder)
             return store, store.has_lost_run()
-
-    def _check_version(self) -> None:
-        """Refuse a database of another MLflow version; warn of a server that is.
-
-        Raises:
-            UnusableStoreError: The schema of the database is that of another MLflow.
-            Exception: The store cannot be reached.
-        """
-        from dstransformer.tracking.mlflow.versions import check_database, describe_server, server_version
-
-        address = self._state.tracking_uri
-        if is_database(address):
-            check_database(address)
-        elif address.startswith("http") and not self._is_server_checked:
-            with suppress(OSError):  # a proxy may not pass this request on
-                if (warning := describe_server(address, server_version(address))) is not None:
-                    logger.warning("%s", warning)
-            self._is_server_checked = True
 
 
 def prepare_mlflow() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.tracking.mlflow.location import TrackingState, check_secrets, is_same_store
+from dstransformer.tracking.mlflow.location import TrackingState, check_secrets, is_same_store, sqlite_path
+from dstransformer.tracking.mlflow.parent_run import parent_tags
 
 ADDRESS = "https://me:s3cret@host:5000/x"
 MASKED = "https://me:***@host:5000/x"
@@ -60,3 +61,29 @@ def test_a_run_id_that_is_no_text_is_damage(stored: Path) -> None:
     (stored / "tracking.json").write_text('{"tracking_uri": "http://host", "experiment": "e", "run_id": [1]}')
     with pytest.raises(DataError, match="experiment and run_id are not strings"):
         TrackingState.load(stored)
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("sqlite:////data/runs/mlflow.db", Path("/data/runs/mlflow.db")),
+        ("sqlite+pysqlite:////data/a.db?timeout=3", Path("/data/a.db")),
+        ("sqlite:///mlflow.db", Path("mlflow.db").absolute()),
+        ("sqlite://", None),
+        ("sqlite:///:memory:", None),
+        ("http://host:5000", None),
+        ("postgresql:///name", None),
+    ],
+)
+def test_the_file_of_a_sqlite_address(uri: str, path: Path | None) -> None:
+    assert sqlite_path(uri) == path
+
+
+def test_the_parent_is_the_run_of_mlflow_run_in_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    absolute = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    given = {"MLFLOW_RUN_ID": "a1", "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db"}
+    assert parent_tags(absolute, given) == {"mlflow.parentRunId": "a1"}
+    assert parent_tags("http://host:5000", given) == {}
+    assert parent_tags("http://me:secret@host", {**given, "MLFLOW_TRACKING_URI": "http://host"}) != {}
+    assert parent_tags(absolute, {"MLFLOW_TRACKING_URI": absolute}) == {}
