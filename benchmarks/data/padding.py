@@ -8,9 +8,8 @@ import numpy as np
 
 from benchmarks.lib.bars import print_at_most
 from benchmarks.lib.workload import sample_lengths
-from dstransformer.data.budget import Budget
 from dstransformer.data.packing import ROW_COUNTS, group_lengths, round_rows
-from dstransformer.data.plan import cut_update, plan_epoch
+from dstransformer.data.plan import Budget, cut_update, plan_epoch
 
 PAIRS = 200_000
 UPDATES = 10

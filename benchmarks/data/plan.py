@@ -9,8 +9,7 @@ from benchmarks.lib.bars import print_at_most, print_share
 from benchmarks.lib.limits import cpu_bandwidth
 from benchmarks.lib.memory import own_peak
 from benchmarks.lib.workload import sample_lengths
-from dstransformer.data.budget import Budget
-from dstransformer.data.plan import plan_epoch
+from dstransformer.data.plan import Budget, plan_epoch
 
 #: Sentence pairs, and the targets for the time in seconds and the memory in GB.
 CASES = {"En-De": (4_500_000, 2.0, None), "En-Fr": (36_000_000, 20.0, 1.5)}

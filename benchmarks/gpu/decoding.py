@@ -18,8 +18,8 @@ from dstransformer.config import DecodingConfig
 from dstransformer.data import EOS_ID
 from dstransformer.data.packing import Packing
 from dstransformer.data.plan import plan_batches
-from dstransformer.decoding import Ensemble, beam_search
-from dstransformer.model import DTYPES, Transformer
+from dstransformer.decoding import beam_search
+from dstransformer.model import DTYPES, Ensemble, Transformer
 
 Batch = list[list[int]]
 

@@ -15,7 +15,7 @@ from benchmarks.gpu.cases import SMOKE, AttentionBackend, Case, Work
 from benchmarks.gpu.device import describe
 from benchmarks.gpu.text import build_updates
 from benchmarks.lib.limits import synchronize
-from dstransformer.data.budget import build_budget
+from dstransformer.data.plan import build_budget
 from dstransformer.model import DTYPES, RoundedWeights, Transformer
 
 _WARM_UP, _ROUNDS = 3, 20

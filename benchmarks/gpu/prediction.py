@@ -13,7 +13,7 @@ from benchmarks.gpu.sheets import LAUNCH_SECONDS, SHEETS, TRITON_SECONDS, WAIT_S
 from benchmarks.gpu.text import build_updates
 from benchmarks.lib.tables import format_table
 from dstransformer.config import Config, load_config
-from dstransformer.data.budget import build_budget
+from dstransformer.data.plan import build_budget
 from dstransformer.model import parameter_count, training_flops
 
 #: Source tokens of a batch of sentences to translate: as shipped, and more.

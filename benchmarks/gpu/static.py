@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from dstransformer.data import PAD_ID
-from dstransformer.data.batch import PackedBatch
 from dstransformer.data.loader import Update
-from dstransformer.data.packing import Packing
+from dstransformer.data.packing import PackedBatch, Packing
 
 #: Token counts and the number of sentences are rounded up to multiples of these.
 TOKEN_MULTIPLE = 128

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dstransformer.data.batch import PackedBatch, pack_pairs
-from dstransformer.data.budget import Budget
 from dstransformer.data.loader import Position, Update
-from dstransformer.data.plan import LengthSums, cut_update, plan_epoch
+from dstransformer.data.packing import PackedBatch, pack_pairs
+from dstransformer.data.plan import Budget, LengthSums, cut_update, plan_epoch
 
 Lengths = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]

@@ -18,9 +18,9 @@ from benchmarks.gpu.text import build_updates
 from benchmarks.lib.bare import BareStepper
 from benchmarks.lib.limits import Limits, measure_limits, synchronize
 from dstransformer.config import Config, compose
-from dstransformer.data.batch import PackedBatch
-from dstransformer.data.budget import build_budget
 from dstransformer.data.loader import Update
+from dstransformer.data.packing import PackedBatch
+from dstransformer.data.plan import build_budget
 from dstransformer.distributed.world import World
 from dstransformer.model import Transformer, training_flops
 from dstransformer.training.engine import Engine

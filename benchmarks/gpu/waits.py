@@ -13,7 +13,7 @@ import torch
 from benchmarks.gpu.cases import SMOKE, Case, Work
 from benchmarks.gpu.text import build_updates
 from benchmarks.gpu.training import EngineStepper
-from dstransformer.data.budget import build_budget
+from dstransformer.data.plan import build_budget
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import join_world, leave_world
 

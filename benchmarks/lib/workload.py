@@ -11,8 +11,8 @@ import sentencepiece
 
 from dstransformer.config import Config, load_config
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Split, SplitWriter, Tokenizer
-from dstransformer.data.budget import build_budget
 from dstransformer.data.loader import UpdateLoader
+from dstransformer.data.plan import build_budget
 
 PIECES = 8000
 

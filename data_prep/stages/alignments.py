@@ -10,8 +10,7 @@ import pyarrow as pa
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages.text import normalise
 from dstransformer.data import Tokenizer
-from dstransformer.data.alignment import format_links, read_links
-from dstransformer.data.words import WordBorders, words_of_pieces
+from dstransformer.data.alignment import WordBorders, format_links, read_links, words_of_pieces
 
 #: For each word of one text, the words of another that stand for it.
 Words = Sequence[Sequence[int]]

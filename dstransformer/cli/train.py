@@ -152,7 +152,7 @@ def _describe_batch(found: FoundBatch) -> str:
 
 def _describe_dry_run(planned: DryRun) -> str:
     from dstransformer.config import dump_config
-    from dstransformer.data.budget import describe_stages
+    from dstransformer.data.plan import describe_stages
 
     setup, figures = planned.setup, planned.estimate
     windows = f"   in {figures.windows:,} windows" if figures.windows > 1 else ""

@@ -1,7 +1,7 @@
 """From a corpus to packed batches.
 
 The corpus: token ids in memory-mapped Arrow shards, a SentencePiece tokenizer and a manifest. Its names stand here and
-need no torch. The road from there: the plan of an epoch (``plan.py``), the packed batch (``batch.py``), the loader.
+need no torch. The road from there: the plan of an epoch (``plan.py``), the packed batch (``packing.py``), the loader.
 """
 
 from dstransformer.data.directions import Direction

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import torch
 
 from dstransformer.data import Split, Tokenizer
+from dstransformer.data.alignment import WordBorders
 from dstransformer.data.packing import Links, Packing
 from dstransformer.data.plan import Indices, Lengths
 from dstransformer.data.reader import Int32
 from dstransformer.data.subwords import Pairs
-from dstransformer.data.words import WordBorders
 
 Int64 = npt.NDArray[np.int64]
 

@@ -11,12 +11,10 @@ import numpy as np
 
 from dstransformer.data import Split
 from dstransformer.data.augment import Augmentation
-from dstransformer.data.batch import PackedBatch, pack_pairs
-from dstransformer.data.budget import Budget
 from dstransformer.data.links import LinkReader
 from dstransformer.data.mixture import Mixture
-from dstransformer.data.packing import Links
-from dstransformer.data.plan import Indices, LengthSums, deal
+from dstransformer.data.packing import Links, PackedBatch, pack_pairs
+from dstransformer.data.plan import Budget, Indices, LengthSums, deal
 from dstransformer.data.subwords import Pairs, SubwordSampling
 from dstransformer.data.windows import Window, build_planner
 

@@ -1,17 +1,21 @@
-"""Packed batches: sentences laid end to end; and the padded layout, for implementations that need one."""
+"""Packed batches: sentences laid end to end, without padding; and the padded layout, where one is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from dstransformer.data import BOS_ID, EOS_ID, Split
+from dstransformer.data.plan import Lengths
+from dstransformer.data.reader import Int32
 
 #: Maximum number of row counts that batches on a CPU have from one power of two to the next.
 ROW_COUNTS = 128
@@ -236,8 +240,7 @@ class _Unpad(torch.autograd.Function):
         return _scatter_rows(grad, index, ctx.total), None
 
 
-@dataclass(frozen=True)
-class Links:
+class Links(NamedTuple):
     """The alignments of those sentence pairs of a packed batch that have any.
 
     Attributes:
@@ -257,24 +260,66 @@ class Links:
     places: Tensor
     shares: Tensor
 
-    def to(self, device: torch.device) -> Links:
-        """The links on another device; the copy from pinned memory overlaps with computation."""
-        return Links(
-            self.src_rows.to(device, non_blocking=True),
-            self.src_packing.to(device, non_blocking=True),
-            self.tgt_rows.to(device, non_blocking=True),
-            self.tgt_packing.to(device, non_blocking=True),
-            self.places.to(device, non_blocking=True),
-            self.shares.to(device, non_blocking=True),
-        )
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Links:
+        """The links on another device; as for tensors, ``non_blocking`` does not wait for the copies."""
+        return Links(*(one.to(device, non_blocking=non_blocking) for one in self))  # type: ignore[arg-type]
 
     def pin_memory(self) -> Links:
         """The links in page-locked memory."""
-        return Links(
-            self.src_rows.pin_memory(),
-            self.src_packing.pin_memory(),
-            self.tgt_rows.pin_memory(),
-            self.tgt_packing.pin_memory(),
-            self.places.pin_memory(),
-            self.shares.pin_memory(),
-        )
+        return Links(*(one.pin_memory() for one in self))  # type: ignore[arg-type]
+
+
+class PackedBatch(NamedTuple):
+    """Sentence pairs: the arguments of ``Transformer.forward``, in its order.
+
+    Attributes:
+        src: Source tokens, each sentence with its end, ``(src_tokens,)`` int64.
+        src_packing: The source sentences.
+        tgt_in: The decoder's input, each target after the begin token, ``(tgt_tokens,)`` int64.
+        tgt_out: The tokens to predict, each target with its end, ``(tgt_tokens,)`` int64.
+        tgt_packing: The target sentences.
+        links: The alignments that guide a head; None without.
+    """
+
+    src: Tensor
+    src_packing: Packing
+    tgt_in: Tensor
+    tgt_out: Tensor
+    tgt_packing: Packing
+    links: Links | None = None
+
+    def to(self, device: torch.device) -> PackedBatch:
+        """The batch on another device; the copy from pinned memory overlaps with computation."""
+        return PackedBatch(*(one if one is None else one.to(device, non_blocking=True) for one in self))  # type: ignore[arg-type]
+
+    def pin_memory(self) -> PackedBatch:
+        """The batch in page-locked memory."""
+        return PackedBatch(*(one if one is None else one.pin_memory() for one in self))  # type: ignore[arg-type]
+
+
+def build_batch(split: Split, pairs: npt.NDArray[np.int64]) -> PackedBatch:
+    """Read the pairs with these numbers from a corpus and pack them."""
+    return pack_pairs(*split.gather(pairs))
+
+
+def pack_pairs(src_ids: Int32, src_lengths: Lengths, tgt_ids: Int32, tgt_lengths: Lengths) -> PackedBatch:
+    """Pack sentence pairs, whose tokens and lengths come without begin and end."""
+    return PackedBatch(
+        src=pack(src_ids, src_lengths, last=EOS_ID),
+        src_packing=Packing.from_lengths(src_lengths + 1),
+        tgt_in=pack(tgt_ids, tgt_lengths, first=BOS_ID),
+        tgt_out=pack(tgt_ids, tgt_lengths, last=EOS_ID),
+        tgt_packing=Packing.from_lengths(tgt_lengths + 1),
+    )
+
+
+def pack(ids: Int32, lengths: Lengths, *, first: int | None = None, last: int | None = None) -> Tensor:
+    """Put one special token before or after each sentence: ``(tokens,)`` to ``(tokens + n,)`` int64."""
+    special = first if first is not None else last
+    assert special is not None
+    packed = np.full(len(ids) + len(lengths), special, dtype=np.int64)
+    ends = np.cumsum(lengths + 1, dtype=np.int64)
+    is_special = np.zeros(len(packed), dtype=bool)
+    is_special[ends - 1 if first is None else ends - lengths - 1] = True
+    packed[~is_special] = ids
+    return torch.from_numpy(packed)

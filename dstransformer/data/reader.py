@@ -258,7 +258,7 @@ class Split:
     def gather_links(self, indices: npt.NDArray[Any]) -> tuple[Int32, Int32]:
         """Gather the links between words of the pairs ``indices``, in that order.
 
-        Words are those of the stored pieces, see :mod:`dstransformer.data.words`.
+        Words are those of the stored pieces, see :mod:`dstransformer.data.alignment`.
 
         Returns:
             Source and target word of each link, ``(links, 2)``, and the links of each pair, ``(n,)``.

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dstransformer.data import Tokenizer
+from dstransformer.data.alignment import WordBorders
 from dstransformer.data.plan import Lengths
 from dstransformer.data.reader import Int32
-from dstransformer.data.words import WordBorders
 
 # Flat ids and lengths of the source, then of the target, as ``Split.gather`` returns them.
 Pairs = tuple[Int32, Int32, Int32, Int32]

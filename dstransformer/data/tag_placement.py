@@ -21,9 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from dstransformer.data.alignment import Link
+from dstransformer.data.alignment import WORD, Link
 from dstransformer.data.markup import MarkedText, Tag
-from dstransformer.data.words import WORD
 
 #: Marks that stand for each other in different languages: quotation marks, and full-width punctuation.
 _ALIKE = str.maketrans(

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dstransformer.data import Split
-from dstransformer.data.budget import Budget
 from dstransformer.data.mixture import Mixture
 from dstransformer.data.plan import (
+    Budget,
     EpochPlan,
     Indices,
     Lengths,
@@ -161,7 +161,7 @@ class EpochPlanner:
         self._lengths = training_lengths(split)
 
     def windows(self, epoch: int) -> int:
-        """One."""
+        """Number of windows of an epoch: the whole epoch is one."""
         del epoch
         return 1
 

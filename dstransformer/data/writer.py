@@ -7,14 +7,14 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstransformer.data.manifest import MANIFEST_NAME, LengthStats, Manifest, Shard, SplitInfo
 from dstransformer.data.tokenizer import UNK_ID, Tokenizer
-from dstransformer.io.files import sync, write_durably
+from dstransformer.io.files import file_sha256, sync, write_durably
 
 
 class SplitWriter:
@@ -106,12 +106,11 @@ class SplitWriter:
         ]
         path = self._folder / f"data-{len(self._written):05d}.partial"
         with path.open("wb") as file:
-            hashed = _HashingFile(file)
-            with pa.ipc.new_stream(hashed, self.schema) as stream:
+            with pa.ipc.new_stream(file, self.schema) as stream:
                 stream.write_batch(pa.record_batch(columns, schema=self.schema))
             file.flush()
             os.fsync(file.fileno())
-        self._written.append((path, rows, hashed.sha256.hexdigest()))
+        self._written.append((path, rows, file_sha256(path)))
 
     def _write_dataset_files(self, shards: list[Shard]) -> None:
         content = hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
@@ -179,20 +178,3 @@ class _RunningLengths:
 
     def stats(self) -> LengthStats:
         return LengthStats(min=self._min, mean=round(self.total / self.count, 4), max=self._max)
-
-
-class _HashingFile:
-    """A binary file that hashes its content while it is written."""
-
-    closed = False
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.sha256.update(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()

@@ -2,14 +2,12 @@
 
 from dstransformer.decoding.beam import Hypothesis, beam_search, length_penalty
 from dstransformer.decoding.engine import SearchEngine, TorchEngine
-from dstransformer.decoding.ensemble import Ensemble
-from dstransformer.decoding.outputs import Output
 from dstransformer.decoding.parser import Parser
 from dstransformer.decoding.sampling import Sampling
+from dstransformer.decoding.texts import Output
 from dstransformer.decoding.translator import TextDecoder, Translator
 
 __all__ = [
-    "Ensemble",
     "Hypothesis",
     "Output",
     "Parser",

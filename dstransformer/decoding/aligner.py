@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from dstransformer.data import Tokenizer
-from dstransformer.data.alignment import Link, format_links
-from dstransformer.data.batch import PackedBatch, pack_pairs
+from dstransformer.data.alignment import Link, format_links, words_of_output, words_of_pieces
+from dstransformer.data.packing import PackedBatch, pack_pairs
 from dstransformer.data.plan import plan_batches
-from dstransformer.data.words import words_of_output, words_of_pieces
-from dstransformer.decoding.devices import decode_in_memory, memory_errors
-from dstransformer.decoding.scoring import iter_file_pairs, join_sentences, limit_tokens, load_for_pairs
-from dstransformer.errors import DataError, UserError
+from dstransformer.decoding.devices import decode_batches, memory_errors
+from dstransformer.decoding.scoring import join_sentences, limit_tokens, load_for_pairs, open_pairs
+from dstransformer.errors import DataError
 from dstransformer.io.progress import Advance
-from dstransformer.io.text import is_same_file, writing_lines
+from dstransformer.io.text import writing_lines
 from dstransformer.model import Bundle, Transformer, open_bundle
 from dstransformer.model.loss import log_weights
 
@@ -130,11 +129,8 @@ class Aligner:
             progress(planned.count(0))
         with memory_errors("align", "lower --batch-tokens or --max-tokens"):
             batches = plan_batches(planned, self.batch_tokens)
-            for batch, found in chain.from_iterable(decode_in_memory(find, batch) for batch in batches):
-                for n, row in zip(batch, found, strict=True):
-                    best[n] = row
-                if progress is not None:
-                    progress(len(batch))
+            for n, row in decode_batches(find, batches, progress):
+                best[n] = row
         return best
 
     def _find(self, batch: PackedBatch, tags: Sequence[int]) -> list[list[int]]:
@@ -166,13 +162,6 @@ class Aligner:
         ]
         return torch.stack(found).sum(dim=0)
 
-    def iter_align(self, pairs: Iterable[tuple[str, str]], progress: Advance | None = None) -> Iterator[list[Link]]:
-        """The links of a stream of pairs of any length, in order."""
-        stream = iter(pairs)
-        while held := list(islice(stream, BUFFER_PAIRS)):
-            sources, targets = zip(*held, strict=True)
-            yield from self.align(sources, targets, progress)
-
 
 def iter_file_alignments(
     src: str, tgt: str, load: Callable[[], Aligner], progress: Advance | None = None
@@ -189,11 +178,11 @@ def iter_file_alignments(
         UserError: Both are the same file.
         DataError: A file cannot be read, is empty or not UTF-8, or the numbers of lines differ.
     """
-    if is_same_file(src, tgt):
-        raise UserError(f"--src and --tgt are the same file, {tgt}: name the translation")
-    pairs = iter_file_pairs(src, tgt)
-    checked = chain([next(pairs)], pairs)  # files that cannot be read fail before the model is loaded
-    yield from load().iter_align(checked, progress)
+    pairs = open_pairs(src, tgt)
+    aligner = load()
+    while held := list(islice(pairs, BUFFER_PAIRS)):
+        sources, targets = zip(*held, strict=True)
+        yield from aligner.align(sources, targets, progress)
 
 
 def align_files(

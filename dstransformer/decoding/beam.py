@@ -13,8 +13,7 @@ from dstransformer.config import DecodingConfig
 from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.data.packing import Packing
 from dstransformer.decoding.devices import without_cudnn_attention
-from dstransformer.decoding.ensemble import Ensemble
-from dstransformer.model import ops
+from dstransformer.model import Ensemble, ops
 
 #: Pieces with smaller numbers (padding, unknown, begin of sentence) are never in an output.
 FIRST_PIECE = EOS_ID

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TypeVar
 
 import psutil
 import torch
 
 from dstransformer.errors import ConfigError, DstError, shown
+from dstransformer.io.progress import Advance
 
 logger = logging.getLogger(__name__)
 
@@ -59,22 +61,33 @@ def memory_errors(action: str = "translate", advice: str = "lower --batch-tokens
         raise DstError(f"not enough memory to {action}: {advice}") from error
 
 
-def decode_in_memory(
-    decode: Callable[[Sequence[int]], Sequence[_Result]], batch: Sequence[int]
-) -> Iterator[tuple[Sequence[int], Sequence[_Result]]]:
-    """Decode a batch, or where memory runs out its halves, which are halved again if they must be.
+def decode_batches(
+    decode: Callable[[Sequence[int]], Sequence[_Result]], batches: Iterable[Sequence[int]], progress: Advance | None
+) -> Iterator[tuple[int, _Result]]:
+    """Decode batches of sentences.
 
     Args:
         decode: Decodes a batch, given the indices of its sentences. Its results depend on no other sentence.
-        batch: The indices.
+        batches: The indices of each batch. One that does not fit in memory is decoded in halves.
+        progress: Called after each batch with the number of its sentences.
 
     Yields:
-        Parts of the batch in order, and the results of each.
+        The index of a sentence and its result.
 
     Raises:
         RuntimeError: Memory runs out for a single sentence, or another failure.
         MemoryError: Likewise.
     """
+    for batch, results in chain.from_iterable(_decode_in_memory(decode, batch) for batch in batches):
+        yield from zip(batch, results, strict=True)
+        if progress is not None:
+            progress(len(batch))
+
+
+def _decode_in_memory(
+    decode: Callable[[Sequence[int]], Sequence[_Result]], batch: Sequence[int]
+) -> Iterator[tuple[Sequence[int], Sequence[_Result]]]:
+    """Decode a batch, or where memory runs out its halves, which are halved again if they must be."""
     results = None
     try:
         results = decode(batch)
@@ -89,14 +102,14 @@ def decode_in_memory(
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     middle = len(batch) // 2
-    yield from decode_in_memory(decode, batch[:middle])
-    yield from decode_in_memory(decode, batch[middle:])
+    yield from _decode_in_memory(decode, batch[:middle])
+    yield from _decode_in_memory(decode, batch[middle:])
 
 
 def is_memory_error(error: Exception) -> bool:
     """Whether PyTorch, oneDNN or Python could not allocate memory; on a CPU PyTorch raises a plain ``RuntimeError``."""
     text = str(error).lower()
-    parts = (
+    signs = (
         "allocate memory",
         "cannot allocate",
         "failed to allocate",
@@ -104,7 +117,7 @@ def is_memory_error(error: Exception) -> bool:
         "bad_alloc",
         "out of memory",
     )
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in text for part in parts)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in text for sign in signs)
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:

@@ -1,4 +1,4 @@
-"""The protocol of search engines, and the engine that searches with PyTorch."""
+"""The protocol of search engines, the engine that searches with PyTorch, and what it decodes at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import torch
@@ -15,16 +15,26 @@ from dstransformer.config import DecodingConfig
 from dstransformer.data import EOS_ID
 from dstransformer.data.packing import Packing
 from dstransformer.data.plan import plan_batches
-from dstransformer.decoding.batch_size import GPU_FACTOR, SearchMemory, tokens_per_batch
 from dstransformer.decoding.beam import Constraint, Hypothesis, beam_search, output_limits
-from dstransformer.decoding.devices import choose_device, decode_in_memory, free_memory, memory_errors
-from dstransformer.decoding.ensemble import Ensemble, check_vocabularies
+from dstransformer.decoding.devices import choose_device, decode_batches, free_memory, memory_errors
 from dstransformer.decoding.sampling import Sampling, sample
 from dstransformer.errors import DataError, counted
 from dstransformer.io.progress import Advance
-from dstransformer.model import Bundle, Transformer, ops
+from dstransformer.model import Bundle, Ensemble, Transformer, ops
+from dstransformer.model.ops.caches import FIRST_CAPACITY
 
 logger = logging.getLogger(__name__)
+
+#: More hypotheses per sentence than this take proportionally fewer source tokens at once, so that they need about the
+#: same memory.
+FULL_BATCH_BEAM = 8
+
+#: A search on a GPU takes up to so many times ``decoding.batch_tokens`` at once: with 4,096 tokens a GPU waits for the
+#: host, with many more it gains nothing (a prediction; docs/benchmarks.md).
+GPU_FACTOR = 8
+
+#: Share of a GPU's free memory that a batch may need.
+MEMORY_SHARE = 0.8
 
 #: Decodes a batch, given the indices of its sentences. A sentence without outputs means that the model computes NaN.
 _DecodeBatch = Callable[[Sequence[int]], list[list[Hypothesis]]]
@@ -122,11 +132,11 @@ class TorchEngine:
         return self.ensemble.members[0]
 
     def describe(self) -> dict[str, Any]:
-        """See :meth:`SearchEngine.describe`."""
+        """The device and the precision, as plain data."""
         return {"device": str(self.ensemble.device), "precision": ops.precision_name(self.ensemble.dtype)}
 
     def max_input_tokens(self, settings: DecodingConfig) -> int:
-        """See :meth:`SearchEngine.max_input_tokens`: the setting, but no more than the learned positions."""
+        """Maximum tokens of a sentence, without its end: the setting, but no more than the learned positions."""
         limit, learned = settings.max_input_tokens, self.ensemble.max_positions
         return limit if learned is None or not limit else min(limit, learned - 1)
 
@@ -141,7 +151,7 @@ class TorchEngine:
         progress: Advance | None = None,
         constrain: Callable[[Sequence[int]], Constraint] | None = None,
     ) -> list[list[Hypothesis]]:
-        """See :meth:`SearchEngine.search`; ``constrain`` builds the constraint of a batch from its indices."""
+        """Search as :class:`SearchEngine` says; ``constrain`` builds the constraint of a batch from its indices."""
 
         def decode(batch: Sequence[int]) -> list[list[Hypothesis]]:
             return beam_search(
@@ -223,16 +233,13 @@ class TorchEngine:
         results = [[Hypothesis([], 0.0, 0.0)] for _ in src]
         nan_sentences: list[int] = []
         with evaluating(self.ensemble), memory_errors():
-            for batch, found in chain.from_iterable(decode_in_memory(decode, batch) for batch in batches):
-                for index, hypotheses in zip(batch, found, strict=True):
-                    if hypotheses:
-                        results[index] = hypotheses
-                    elif self.keep_nan:
-                        results[index] = [Hypothesis([], math.nan, math.nan)]
-                    else:
-                        nan_sentences.append(numbers[index])
-                if progress is not None:
-                    progress(len(batch))
+            for index, hypotheses in decode_batches(decode, batches, progress):
+                if hypotheses:
+                    results[index] = hypotheses
+                elif self.keep_nan:
+                    results[index] = [Hypothesis([], math.nan, math.nan)]
+                else:
+                    nan_sentences.append(numbers[index])
         if progress is not None and (empty := sum(not ids for ids in src)):
             progress(empty)
         if nan_sentences:
@@ -302,3 +309,80 @@ def evaluating(models: Ensemble) -> Iterator[None]:
     finally:
         for model, mode in zip(models.members, was_training, strict=True):
             model.train(mode)
+
+
+def check_vocabularies(hashes: Sequence[tuple[str, str]]) -> None:
+    """Check that the tokenizers of several bundles are one.
+
+    Args:
+        hashes: For each bundle its name and the SHA-256 of its tokenizer.
+
+    Raises:
+        DataError: A tokenizer differs from the first.
+    """
+    (first, expected), *others = hashes
+    for name, found in others:
+        if found != expected:
+            raise DataError(
+                f"{name} has another tokenizer than {first} ({found[:12]} and {expected[:12]}): models decode "
+                "together only with one vocabulary; train them on corpora with the same tokenizer"
+            )
+
+
+# How many source tokens are decoded at once
+
+
+def tokens_per_batch(batch_tokens: int, rows: int) -> int:
+    """Source tokens of a batch with ``rows`` hypotheses per sentence; see :data:`FULL_BATCH_BEAM`."""
+    return max(1, batch_tokens * FULL_BATCH_BEAM // max(rows, FULL_BATCH_BEAM))
+
+
+@dataclass(frozen=True)
+class SearchMemory:
+    """What a search on a GPU keeps in memory.
+
+    Attributes:
+        position_bytes: Keys and values of a position, in all layers of all models.
+        row_bytes: All that is computed from the logits of a hypothesis.
+        beam_size: Hypotheses per sentence.
+        extra_tokens: Tokens that an output may have more than its input.
+        longest_prefix: Tokens that an output may begin with, however short its input is.
+    """
+
+    position_bytes: int
+    row_bytes: int
+    beam_size: int
+    extra_tokens: int
+    longest_prefix: int = 0
+
+    @classmethod
+    def of(cls, models: Ensemble, settings: DecodingConfig, *, longest_prefix: int = 0) -> SearchMemory:
+        """Of these models with these settings."""
+        size = models.members[0].softmax_weight.element_size()
+        shapes = [model.config for model in models.members]
+        # The logits, in fp32 if they are not, and their logarithms; an ensemble stacks and sums those of its models.
+        logit_bytes = size + (4 if size < 4 else 0) + 4 if len(shapes) == 1 else 20 * len(shapes)
+        return cls(
+            position_bytes=size * sum(one.decoder_depth * one.num_heads * (one.d_k + one.d_v) for one in shapes),
+            row_bytes=logit_bytes * max(len(model.softmax_weight) for model in models.members),
+            beam_size=settings.beam_size,
+            extra_tokens=max(settings.max_extra_tokens, settings.min_tokens),
+            longest_prefix=longest_prefix,
+        )
+
+    def sentence_bytes(self, tokens: int) -> int:
+        """Bytes of a sentence in a batch whose longest has ``tokens``, at the longest output; end included."""
+        capacity = FIRST_CAPACITY
+        while capacity < max(tokens + self.extra_tokens, self.longest_prefix + 1):
+            capacity *= 2
+        return self.position_bytes * (tokens + self.beam_size * capacity) + self.beam_size * self.row_bytes
+
+    def least_tokens(self, tokens: int, batch_tokens: int, free: int) -> int:
+        """How many of a batch's tokens a sentence counts for at least, so that the batch fits in memory.
+
+        Args:
+            tokens: Tokens of the longest sentence of the batch, with its end.
+            batch_tokens: Maximum tokens of a batch.
+            free: Bytes of free memory.
+        """
+        return -(-self.sentence_bytes(tokens) * batch_tokens // max(1, int(MEMORY_SHARE * free)))

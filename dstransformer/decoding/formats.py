@@ -12,8 +12,8 @@ from typing import Literal, get_args
 from dstransformer.data.alignment import format_links
 from dstransformer.data.markup import parse_markup
 from dstransformer.data.tokenizer import plain_spaces
-from dstransformer.decoding.outputs import Output
 from dstransformer.decoding.sampling import Sampling
+from dstransformer.decoding.texts import Output
 from dstransformer.errors import ConfigError
 from dstransformer.io.text import iter_lines
 

@@ -11,8 +11,8 @@ from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.beam import Constraint
 from dstransformer.decoding.constraint import MIN_BRACKETS, SymbolTable, TreeConstraint
 from dstransformer.decoding.engine import TorchEngine
-from dstransformer.decoding.outputs import Output
 from dstransformer.decoding.sampling import Sampling
+from dstransformer.decoding.texts import Output
 from dstransformer.decoding.translator import TextDecoder, check_strings
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.io.progress import Advance

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.decoding.formats import Request, check_markup, warn_of_prefixes_left
-from dstransformer.decoding.outputs import BUFFER_LINES, Output
+from dstransformer.decoding.texts import BUFFER_LINES, Output
 from dstransformer.decoding.translator import TextDecoder, take_prefixes
 from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import DataError, DstError, UserError, check_format_version, counted

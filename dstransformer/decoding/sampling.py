@@ -15,8 +15,8 @@ from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.data.packing import Packing
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis, length_penalty
 from dstransformer.decoding.devices import without_cudnn_attention
-from dstransformer.decoding.ensemble import Ensemble
 from dstransformer.errors import ConfigError
+from dstransformer.model import Ensemble
 from dstransformer.model.loss import CHUNK_LOGITS
 
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from dstransformer.data import Tokenizer
-from dstransformer.data.batch import PackedBatch, pack_pairs
 from dstransformer.data.directions import Tags, build_tags
+from dstransformer.data.packing import PackedBatch, pack_pairs
 from dstransformer.data.plan import plan_batches
-from dstransformer.decoding.devices import choose_device, decode_in_memory, memory_errors
-from dstransformer.decoding.outputs import BUFFER_LINES
+from dstransformer.decoding.devices import choose_device, decode_batches, memory_errors
+from dstransformer.decoding.texts import BUFFER_LINES
 from dstransformer.errors import ConfigError, DataError, UserError, counted
 from dstransformer.io.progress import Advance
 from dstransformer.io.text import is_same_file, iter_lines, writing_lines
@@ -171,11 +171,8 @@ class Scorer:
         planned = [0 if n in long else length for n, length in enumerate(lengths)]
         with memory_errors("score", "lower --batch-tokens or --max-tokens"):
             batches = plan_batches(planned, self.batch_tokens)
-            for batch, found in chain.from_iterable(decode_in_memory(score, batch) for batch in batches):
-                for n, log_probability in zip(batch, found, strict=True):
-                    scores[n] = scores[n]._replace(log_probability=log_probability)
-                if progress is not None:
-                    progress(len(batch))
+            for n, log_probability in decode_batches(score, batches, progress):
+                scores[n] = scores[n]._replace(log_probability=log_probability)
         return scores
 
     def _score_batch(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tensor:
@@ -302,14 +299,11 @@ def score_files(
         DataError: A file cannot be read, is empty or not UTF-8, or the numbers of lines differ.
         StorageError: The output cannot be written.
     """
-    if is_same_file(src, tgt):
-        raise UserError(f"--src and --tgt are the same file, {tgt}: name the translation")
     totals = Totals()
     with writing_lines(output, overwrite=overwrite, inputs=[src, tgt]) as write:
-        pairs = iter_file_pairs(src, tgt)
-        checked = chain([next(pairs)], pairs)  # files that cannot be read fail before the model is loaded
+        pairs = open_pairs(src, tgt)
         scorer = load()
-        for number, score in enumerate(scorer.iter_score(checked, progress=progress), 1):
+        for number, score in enumerate(scorer.iter_score(pairs, progress=progress), 1):
             write(format_score(number, score, output_format))
             totals = totals.plus(score)
     if totals.long:
@@ -338,6 +332,19 @@ def format_score(number: int, score: PairScore, output_format: ScoreFormat) -> s
     return json.dumps(
         {"line": number, "log_probability": log_probability, "tokens": score.tokens, "perplexity": perplexity}
     )
+
+
+def open_pairs(src: str, tgt: str) -> Iterator[tuple[str, str]]:
+    """The pairs of two text files, the first of which is read at once.
+
+    Raises:
+        UserError: Both are the same file.
+        DataError: A file cannot be read, or one has more lines.
+    """
+    if is_same_file(src, tgt):
+        raise UserError(f"--src and --tgt are the same file, {tgt}: name the translation")
+    pairs = iter_file_pairs(src, tgt)
+    return chain([next(pairs)], pairs)
 
 
 def iter_file_pairs(src: str, tgt: str) -> Iterator[tuple[str, str]]:

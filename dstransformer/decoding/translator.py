@@ -13,17 +13,24 @@ import torch
 
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.data import Tokenizer
+from dstransformer.data.alignment import words_before, words_of_pieces
 from dstransformer.data.directions import Tags
 from dstransformer.data.markup import parse_markup
 from dstransformer.data.tag_placement import place_tags
 from dstransformer.data.tokenizer import plain_spaces
-from dstransformer.data.words import words_before, words_of_pieces
 from dstransformer.decoding.aligner import Aligner, Pieces
 from dstransformer.decoding.beam import Hypothesis
 from dstransformer.decoding.engine import SearchEngine, TorchEngine, evaluating
-from dstransformer.decoding.long_inputs import first_words, limit_inputs, split_long, split_symbols
-from dstransformer.decoding.outputs import BUFFER_LINES, Output, join_outputs
 from dstransformer.decoding.sampling import Sampling
+from dstransformer.decoding.texts import (
+    BUFFER_LINES,
+    Output,
+    first_words,
+    join_outputs,
+    limit_inputs,
+    split_long,
+    split_symbols,
+)
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.io.progress import Advance
 from dstransformer.model import Bundle, Transformer, open_bundle

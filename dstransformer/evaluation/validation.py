@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dstransformer.config import Config, Precision
 from dstransformer.data import Split, Tokenizer
-from dstransformer.data.batch import build_batch
+from dstransformer.data.packing import build_batch
 from dstransformer.data.plan import plan_batches
 from dstransformer.data.windows import training_lengths
 from dstransformer.distributed.world import World

@@ -20,9 +20,9 @@ from dstransformer.data.directions import build_tags
 from dstransformer.data.plan import plan_batches
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.decoding import Translator, length_penalty
-from dstransformer.decoding.batch_size import tokens_per_batch
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
 from dstransformer.decoding.commands import override_settings
+from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.exchange.ct2 import (

@@ -10,7 +10,7 @@ from dstransformer.model.cost import (
     training_flops,
     uses_varlen,
 )
-from dstransformer.model.incremental import IncrementalDecoder
+from dstransformer.model.incremental import Ensemble, IncrementalDecoder
 from dstransformer.model.loss import LossSums
 from dstransformer.model.ops import DTYPES, Backend, RoundedWeights, check_backend
 from dstransformer.model.transformer import Transformer
@@ -20,6 +20,7 @@ __all__ = [
     "AttentionWeights",
     "Backend",
     "Bundle",
+    "Ensemble",
     "IncrementalDecoder",
     "LossSums",
     "RoundedWeights",

@@ -1,21 +1,20 @@
 """The attention weights of a model, recorded while it encodes and decodes. Its outputs do not change.
 
-The kernels never form the weights of a whole sentence. So hooks record the projected queries and keys of each
-attention, and equation 1 is evaluated on them here.
+The kernels never form the weights of a whole sentence. So each attention records its projected queries and keys, and
+equation 1 is evaluated on them here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dstransformer.data.packing import Packing
-from dstransformer.model.ops.reference import HeadShape, split_projections
+from dstransformer.model.ops.reference import split_projections
 from dstransformer.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention, Transformer
 
 
@@ -91,42 +90,22 @@ def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[
     Arguments as for :func:`attention_weights`.
     """
     packing, tgt_packing = (Packing.from_lengths([len(ids)]).to(ids.device) for ids in (src, tgt_in))
-    outputs: dict[nn.Module, Tensor] = {}
     src, packing = model.source(src, packing)
-    with torch.no_grad(), _recording(model, outputs):
+    attentions = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    with torch.no_grad(), ExitStack() as stack:
+        recorded = {attention: stack.enter_context(attention.recording()) for attention in attentions}
         memory = model.encode(src, packing)
         model.decode(tgt_in, tgt_packing, memory, packing)
-    return {module: _split(module, outputs, len(src), len(tgt_in)) for module in _attentions(model)}
+    return {attention: _split(attention, *calls, len(src), len(tgt_in)) for attention, calls in recorded.items()}
 
 
-def _attentions(model: Transformer) -> list[MultiHeadAttention]:
-    return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-
-
-def _split(attention: MultiHeadAttention, outputs: dict[nn.Module, Tensor], src_len: int, tgt_len: int) -> Projections:
+def _split(attention: MultiHeadAttention, recorded: tuple[Tensor, ...], src_len: int, tgt_len: int) -> Projections:
     """The recorded projections of one attention by head; rows after the sentence are filler."""
-    shape: HeadShape = attention.shape
-    if attention.over_memory:
-        queries, keys_values = outputs[attention.q][:tgt_len], outputs[attention.kv][:src_len]
-    else:
-        queries, keys_values = outputs[attention.qkv][: tgt_len if shape.causal else src_len], None
-    return Projections(*(heads.transpose(0, 1) for heads in split_projections(queries, keys_values, shape)))
-
-
-@contextmanager
-def _recording(model: Transformer, outputs: dict[nn.Module, Tensor]) -> Iterator[None]:
-    """Store the output of each projection in ``outputs`` while the block runs."""
-
-    def store(module: nn.Module, _: object, output: Tensor) -> None:
-        outputs[module] = output
-
-    hooks = [
-        projection.register_forward_hook(store)
-        for module in _attentions(model)
-        for projection in ((module.q, module.kv) if module.over_memory else (module.qkv,))
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    queries, *keys_values = recorded
+    of_target = attention.over_memory or attention.shape.causal
+    heads = split_projections(
+        queries[: tgt_len if of_target else src_len],
+        keys_values[0][:src_len] if keys_values else None,
+        attention.shape,
+    )
+    return Projections(*(one.transpose(0, 1) for one in heads))

@@ -1,13 +1,14 @@
-"""The decoder one position at a time, with cached keys and values, for beam search."""
+"""The decoder one position at a time, with cached keys and values, of one model or of several that decode as one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dstransformer.data.packing import Packing, round_rows
 from dstransformer.model import ops
@@ -97,3 +98,60 @@ class _LayerLinears(NamedTuple):
 
     def feed_forward(self, x: Tensor) -> Tensor:
         return self.outer(self.inner(x))
+
+
+class Ensemble(nn.Module):
+    """Models with one vocabulary. The probability of a token is the mean of theirs.
+
+    Args:
+        models: At least one, all on one device and in one precision.
+    """
+
+    def __init__(self, models: Sequence[Transformer]) -> None:
+        super().__init__()
+        self.members: Sequence[Transformer] = nn.ModuleList(models)  # type: ignore[assignment]
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all models."""
+        return self.members[0].softmax_weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of all models."""
+        return self.members[0].softmax_weight.dtype
+
+    @property
+    def max_positions(self) -> int | None:
+        """The fewest positions that one of the models has learned; None if all have sinusoids."""
+        learned = [model.config.max_positions for model in self.members if model.config.positions == "learned"]
+        return min(learned, default=None)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory that a token of a hypothesis takes in the caches of all models."""
+        shapes = [model.config for model in self.members]
+        values = sum(shape.decoder_depth * shape.num_heads * (2 * shape.d_k + shape.d_v) for shape in shapes)
+        return values * self.members[0].softmax_weight.element_size()
+
+    def start(self, src: Tensor, packing: Packing, beam_size: int) -> IncrementalDecoder | MeanDecoder:
+        """Encode sentences and start decoding them; for arguments see :class:`IncrementalDecoder`."""
+        decoders = [IncrementalDecoder(model, src, packing, beam_size) for model in self.members]
+        return decoders[0] if len(decoders) == 1 else MeanDecoder(decoders)
+
+
+class MeanDecoder:
+    """Averages the probabilities of several decoders, with which it shares its interface."""
+
+    def __init__(self, decoders: Sequence[IncrementalDecoder]) -> None:
+        self._decoders = decoders
+        self.ragged = all(decoder.ragged for decoder in decoders)
+
+    def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Continue rows with one token each, as :meth:`IncrementalDecoder.step`; logits are log-probabilities.
+
+        Models with more filler rows in the embedding than others lose them.
+        """
+        parts = [decoder.step(tokens, rows).float().log_softmax(dim=-1) for decoder in self._decoders]
+        pieces = min(part.shape[1] for part in parts)
+        return torch.stack([part[:, :pieces] for part in parts]).logsumexp(dim=0) - math.log(len(parts))

@@ -146,7 +146,7 @@ class Transformer(nn.Module):
         tgt_packing: Packing,
         links: Links | None = None,
     ) -> LossSums:
-        """The loss of a packed batch of sentence pairs; see :class:`dstransformer.data.batch.PackedBatch`.
+        """The loss of a packed batch of sentence pairs; see :class:`dstransformer.data.packing.PackedBatch`.
 
         With R-Drop (Liang et al., 2021) a batch in training goes through the model twice, side by side, with different
         dropout masks. With guided alignment (Chen et al., 2016) a head learns the batch's links, with R-Drop in the
@@ -303,7 +303,7 @@ class MultiHeadAttention(TensorModule):
         self.over_memory = over_memory
         self.dropout = config.attention_dropout
         self.backend = backend
-        self._recorded: list[tuple[Tensor, Tensor]] | None = None
+        self._recorded: list[tuple[Tensor, ...]] | None = None
         key_width, value_width = config.num_heads * config.d_k, config.num_heads * config.d_v
         bias = config.attention_bias
         if over_memory:
@@ -347,16 +347,16 @@ class MultiHeadAttention(TensorModule):
             assert memory is not None
             assert memory_packing is not None
             queries, keys_values, key_packing = self.q(x), self.kv(memory), memory_packing
-            if self._recorded is not None:
-                self._recorded.append((queries, keys_values))
         else:
             queries, keys_values, key_packing = self.qkv(x), None, packing
+        if self._recorded is not None:
+            self._recorded.append((queries,) if keys_values is None else (queries, keys_values))
         return self.out(ops.attention(queries, keys_values, packing, key_packing, self.shape, p, self.backend))
 
     @contextmanager
-    def recording(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        """Within it, each call over the memory adds its queries, and its keys followed by its values."""
-        recorded: list[tuple[Tensor, Tensor]] = []
+    def recording(self) -> Iterator[list[tuple[Tensor, ...]]]:
+        """Within it, each call adds its queries and its keys with values; or all three as one, if it has no memory."""
+        recorded: list[tuple[Tensor, ...]] = []
         self._recorded = recorded
         try:
             yield recorded

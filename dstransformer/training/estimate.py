@@ -20,9 +20,8 @@ from dstransformer.config import (
     zero_stage,
 )
 from dstransformer.data.augment import describe_augmentation
-from dstransformer.data.budget import Budget, build_budget
 from dstransformer.data.mixture import Mixture
-from dstransformer.data.plan import LengthSums
+from dstransformer.data.plan import Budget, LengthSums, build_budget
 from dstransformer.data.windows import Planner, build_planner
 from dstransformer.model import (
     activation_bytes,

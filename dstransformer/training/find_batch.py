@@ -28,8 +28,8 @@ import numpy as np
 import psutil
 import torch
 
-from dstransformer.data.batch import pack_pairs
 from dstransformer.data.loader import Position, Update
+from dstransformer.data.packing import pack_pairs
 from dstransformer.data.plan import Lengths, LengthSums
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.distributed.launcher import check_launch, read_processes

@@ -14,8 +14,8 @@ import torch
 
 from dstransformer import __version__
 from dstransformer.data.augment import describe_augmentation
-from dstransformer.data.budget import describe_stages
 from dstransformer.data.mixture import describe_mixture
+from dstransformer.data.plan import describe_stages
 from dstransformer.data.windows import is_windowed
 from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets

@@ -22,8 +22,8 @@ from dstransformer.config import (
     zero_stage,
 )
 from dstransformer.data import Corpus
-from dstransformer.data.budget import build_budget
 from dstransformer.data.mixture import Mixture, build_mixture
+from dstransformer.data.plan import build_budget
 from dstransformer.data.windows import SUGGESTED_WINDOW, check_split, plan_memory
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World

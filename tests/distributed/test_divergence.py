@@ -13,8 +13,7 @@ from support.training.cases import case, outcome, train_cases
 from support.training.runs import records, trace
 
 from dstransformer.data import Corpus
-from dstransformer.data.budget import build_budget
-from dstransformer.data.plan import plan_epoch
+from dstransformer.data.plan import build_budget, plan_epoch
 from dstransformer.data.windows import training_lengths
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint

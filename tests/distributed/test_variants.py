@@ -13,7 +13,7 @@ from support.training.runs import TINY, losses, records
 
 from dstransformer.config import load_config
 from dstransformer.data import Corpus
-from dstransformer.data.batch import build_batch
+from dstransformer.data.packing import build_batch
 from dstransformer.model import Transformer
 from dstransformer.model.ops import int8_values
 

@@ -14,8 +14,8 @@ from support.processes.launching import run_command
 from support.training.runs import TINY, losses
 
 from dstransformer.config import load_config
-from dstransformer.decoding import Ensemble, beam_search
-from dstransformer.model import Backend, Transformer, open_bundle
+from dstransformer.decoding import beam_search
+from dstransformer.model import Backend, Ensemble, Transformer, open_bundle
 
 pytestmark = [
     pytest.mark.gpu,

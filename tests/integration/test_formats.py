@@ -18,9 +18,8 @@ from support.training.runs import losses
 
 from data_prep.cli.verify import check_held_out, check_tags
 from dstransformer.data import Corpus
-from dstransformer.data.budget import build_budget
 from dstransformer.data.links import LinkReader
-from dstransformer.data.plan import LengthSums, plan_epoch
+from dstransformer.data.plan import LengthSums, build_budget, plan_epoch
 from dstransformer.data.windows import training_lengths
 from dstransformer.decoding import Translator
 from dstransformer.decoding.scoring import Scorer

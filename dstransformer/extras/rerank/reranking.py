@@ -21,8 +21,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from dstransformer.data.tokenizer import plain_spaces
-from dstransformer.decoding.outputs import BUFFER_LINES
 from dstransformer.decoding.scoring import PairScore, Scorer
+from dstransformer.decoding.texts import BUFFER_LINES
 from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation.bleu import score
 from dstransformer.evaluation.result import Score

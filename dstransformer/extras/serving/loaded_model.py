@@ -12,7 +12,7 @@ import torch
 from dstransformer.data import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.data.directions import Tags
 from dstransformer.decoding import Output, Translator
-from dstransformer.decoding.batch_size import tokens_per_batch
+from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.errors import DataError
 from dstransformer.extras.serving.model import Batch, Candidate, Candidates, ModelInfo, Query
 from dstransformer.model import Bundle, attention_weights

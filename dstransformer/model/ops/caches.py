@@ -70,7 +70,7 @@ class PackedCaches:
         self._path = torch.empty(packing.sentences, 0, dtype=torch.int32)
 
     def advance(self, rows: Tensor) -> None:
-        """See :class:`Caches`."""
+        """Begin a position whose rows continue these."""
         self._sentences = self._sentences[rows]
         self._path = torch.cat((self._path[rows], torch.arange(len(rows), dtype=torch.int32)[:, None]), dim=1)
         sentences, counts = torch.unique_consecutive(self._sentences, return_counts=True)
@@ -78,12 +78,12 @@ class PackedCaches:
         self._begins, self._ends = self._cu[sentences], self._cu[sentences + 1]
 
     def attend_past(self, layer: int, qkv: Tensor) -> Tensor:
-        """See :class:`Caches`."""
+        """Add a position to every row, and attend to all positions on its path."""
         self._pasts[layer].append(qkv.contiguous())
         return attend_path(self._pasts[layer], self._path, self._shape)
 
     def attend_memory(self, layer: int, q: Tensor) -> Tensor:
-        """See :class:`Caches`."""
+        """Attend to the memory."""
         return attend_memory(q, self._memories[layer], self._row_cu, self._begins, self._ends, self._shape)
 
 
@@ -127,7 +127,7 @@ class PaddedCaches:
         self._hiding = first.new_full((beam_size, beam_size), float("-inf")).fill_diagonal_(0.0)
 
     def advance(self, rows: Tensor) -> None:
-        """See :class:`Caches`."""
+        """Begin a position whose rows continue these."""
         beam, length = self._beam_size, self._length
         n = len(rows) // beam
         if n < len(self._memory_mask):
@@ -145,7 +145,7 @@ class PaddedCaches:
         self._visible = F.embedding(self._path, self._hiding).view(n, beam, -1)
 
     def attend_past(self, layer: int, qkv: Tensor) -> Tensor:
-        """See :class:`Caches`."""
+        """Add a position to every row, and attend to all positions on its path."""
         heads, d_k, d_v, _ = self._shape
         query, *new = (self._by_sentence(part) for part in split_heads(qkv, heads, d_k, d_k, d_v))
         end = self._length * self._beam_size
@@ -155,7 +155,7 @@ class PaddedCaches:
         return _by_row(attention_product(query, keys, values, self._visible[:, :, :end], causal=False))
 
     def attend_memory(self, layer: int, q: Tensor) -> Tensor:
-        """See :class:`Caches`."""
+        """Attend to the memory."""
         keys, values = self._memories[layer]
         query = self._by_sentence(q.view(q.shape[0], self._shape.heads, self._shape.d_k))
         mask = self._memory_mask[:, :, : keys.shape[2]]

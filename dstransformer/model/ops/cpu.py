@@ -183,7 +183,7 @@ def cross_entropy_(logits: Tensor, targets: Tensor, label_smoothing: float) -> t
 
 
 def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`dstransformer.model.ops.best_pieces`; among equal logits the first pieces win."""
+    """The largest logits of each row; among equal ones the first pieces win."""
     logits = logits.contiguous()
     rows, pieces = logits.shape
     best, log_sums = empty_fp32(rows, count), empty_fp32(rows)

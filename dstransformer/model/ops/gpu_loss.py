@@ -26,7 +26,7 @@ BLOCK, R_DROP_BLOCK, WARPS = 4096, 2048, 16
 def cross_entropy_(
     logits: Tensor, targets: Tensor, label_smoothing: float, gradient_scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """See :func:`dstransformer.model.ops.cross_entropy`; the gradient replaces the logits."""
+    """Label-smoothed cross-entropy, whose gradient replaces the logits."""
     sums = torch.ops.dstransformer.cross_entropy_(logits, targets, label_smoothing, gradient_scale)
     loss, nll = sums.sum(dim=1).unbind()
     return loss, nll, None if gradient_scale is None else logits
@@ -35,7 +35,7 @@ def cross_entropy_(
 def r_drop_cross_entropy_(
     logits: tuple[Tensor, Tensor], targets: Tensor, label_smoothing: float, alpha: float, gradient_scale: float | None
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
-    """See :func:`dstransformer.model.ops.r_drop_cross_entropy`; the gradients replace the logits."""
+    """Half the loss of R-Drop, whose gradients replace the logits."""
     sums = torch.ops.dstransformer.r_drop_cross_entropy_(*logits, targets, label_smoothing, alpha, gradient_scale)
     loss, nll = sums.sum(dim=1).unbind()
     return loss, nll, None if gradient_scale is None else logits

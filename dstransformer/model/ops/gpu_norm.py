@@ -33,7 +33,7 @@ MIN_ROWS = 4
 
 
 def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, p: float) -> Tensor:
-    """See :func:`dstransformer.model.ops.residual_norm`; rows are at most ``gpu_library.MAX_WIDTH`` wide.
+    """``LayerNorm(x + Dropout(y))`` of rows that are at most ``gpu_library.MAX_WIDTH`` wide.
 
     Gain and bias may be in fp32 whatever the precision of ``x``; their gradients are summed in fp32. The mask is that
     of Philox for a seed from PyTorch's generator of the device, computed again for the gradient. The seed stays on the

@@ -77,9 +77,9 @@ def _run(preset: str, sentences: int, vocabulary: int, recorder: Any) -> Recorde
 
     from dstransformer.config import load_config
     from dstransformer.data.packing import Packing
-    from dstransformer.decoding import Ensemble, beam, beam_search
-    from dstransformer.decoding.batch_size import SearchMemory
-    from dstransformer.model import Transformer
+    from dstransformer.decoding import beam, beam_search
+    from dstransformer.decoding.engine import SearchMemory
+    from dstransformer.model import Ensemble, Transformer
 
     config = load_config(preset, [f"decoding.max_extra_tokens={LIMIT - SRC_TOKENS}"])
     real = Packing.from_lengths([SRC_TOKENS] * sentences)

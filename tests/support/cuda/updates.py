@@ -120,7 +120,7 @@ def _run(layout: Layout, recorder: Any) -> Recorded:
 
     from benchmarks.gpu.text import build_updates
     from dstransformer.config import compose, load_config
-    from dstransformer.data.budget import build_budget
+    from dstransformer.data.plan import build_budget
     from dstransformer.distributed.launcher import Processes
     from dstransformer.distributed.world import World
     from dstransformer.training.engine import Engine
@@ -156,8 +156,7 @@ def _own_share(update: Any, world_size: int, mode: Any) -> Any:
     """The part of an update that rank 0 computes, as fake tensors in CPU memory."""
     from dataclasses import replace
 
-    from dstransformer.data.batch import PackedBatch
-    from dstransformer.data.packing import Packing
+    from dstransformer.data.packing import PackedBatch, Packing
     from dstransformer.data.plan import deal
 
     def fake_packing(packing: Packing) -> Packing:

@@ -10,8 +10,8 @@ import torch
 
 from dstransformer.config import Config, load_config
 from dstransformer.data import Corpus
-from dstransformer.data.batch import build_batch
 from dstransformer.data.links import LinkReader
+from dstransformer.data.packing import build_batch
 from dstransformer.model import Transformer, save_bundle
 from support.models.packed import tiny_config
 

@@ -26,9 +26,8 @@ from dstransformer.data.augment import (
     upper,
     without_end_marks,
 )
-from dstransformer.data.budget import Budget
 from dstransformer.data.loader import Position, Update, UpdateLoader
-from dstransformer.data.plan import LengthSums
+from dstransformer.data.plan import Budget, LengthSums
 from dstransformer.data.subwords import BpeDropout, Pairs
 from dstransformer.errors import ConfigError
 

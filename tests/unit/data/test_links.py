@@ -11,10 +11,10 @@ from support.data.corpora import small_tokenizer
 from support.data.prep import build
 
 from dstransformer.data import Corpus
+from dstransformer.data.alignment import WordBorders
 from dstransformer.data.links import LinkReader
 from dstransformer.data.packing import Links
 from dstransformer.data.subwords import BpeDropout, Pairs
-from dstransformer.data.words import WordBorders
 
 SRC = ["the big houses jump", "two men talk", "a small fox runs over it", "no link here"]
 TGT = ["die großen Häuser springen", "zwei Männer unterhalten sich", "es rennt ein Fuchs", "gar nichts"]

@@ -16,10 +16,9 @@ from support.data.corpora import Rows, write_corpus
 from torch import Tensor
 
 from dstransformer.data import BOS_ID, EOS_ID, Corpus, Split
-from dstransformer.data.batch import PackedBatch
-from dstransformer.data.budget import Budget
 from dstransformer.data.loader import Position, Update, UpdateLoader
-from dstransformer.data.packing import Packing
+from dstransformer.data.packing import PackedBatch, Packing
+from dstransformer.data.plan import Budget
 from dstransformer.errors import DataError
 
 LONGEST = 12
@@ -114,24 +113,34 @@ def test_the_next_epoch_follows_the_last_update(split: Split) -> None:
     assert not np.array_equal(loader.plan(0).plan.order, loader.plan(1).plan.order)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 2**32), st.integers(0, 25), st.integers(1, 5))
-def test_starting_from_a_position_continues_the_sequence(split: Split, seed: int, passed: int, prefetch: int) -> None:
-    whole = take(build_loader(split, seed=seed), passed + 4)
+@pytest.mark.parametrize("window_pairs", [0, 40])
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32), passed=st.integers(0, 25), prefetch=st.integers(1, 5))
+def test_starting_from_a_position_continues_the_sequence(
+    split: Split, window_pairs: int, seed: int, passed: int, prefetch: int
+) -> None:
+    whole = take(build_loader(split, seed=seed, window_pairs=window_pairs), passed + 4)
     start = whole[passed - 1].following if passed else START
-    rest = take(build_loader(split, seed=seed, prefetch=prefetch), 4, start)
+    rest = take(build_loader(split, seed=seed, prefetch=prefetch, window_pairs=window_pairs), 4, start)
     assert contents(rest) == contents(whole[passed:])
+    assert [update.position for update in rest] == [update.position for update in whole[passed:]]
     assert [update.following for update in rest] == [update.following for update in whole[passed:]]
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.sampled_from([1, 2, 3, 4, 6]), st.integers(0, 2**32))
-def test_ranks_share_out_the_same_update_at_every_world_size(split: Split, micro_batches: int, seed: int) -> None:
+@pytest.mark.parametrize("window_pairs", [0, 40])
+@settings(max_examples=15, deadline=None)
+@given(micro_batches=st.sampled_from([1, 2, 3, 4, 6]), seed=st.integers(0, 2**32))
+def test_ranks_share_out_the_same_update_at_every_world_size(
+    split: Split, window_pairs: int, micro_batches: int, seed: int
+) -> None:
     budget = Budget(150, 150, micro_batches)
-    alone = take(build_loader(split, budget, seed=seed), 3)
+    alone = take(build_loader(split, budget, seed=seed, window_pairs=window_pairs), 5)
     for world_size in (size for size in range(1, micro_batches + 1) if micro_batches % size == 0):
         ranks = [
-            take(build_loader(split, budget, seed=seed, rank=rank, world_size=world_size), 3)
+            take(
+                build_loader(split, budget, seed=seed, rank=rank, world_size=world_size, window_pairs=window_pairs),
+                5,
+            )
             for rank in range(world_size)
         ]
         for whole, *shares in zip(alone, *ranks, strict=True):
@@ -139,7 +148,7 @@ def test_ranks_share_out_the_same_update_at_every_world_size(split: Split, micro
             dealt = [batch for step in zip(*(share.batches for share in shares), strict=True) for batch in step]
             assert [pairs_of(batch) for batch in dealt] == [pairs_of(batch) for batch in whole.batches]
             for share in shares:
-                assert share.following == whole.following
+                assert (share.position, share.following) == (whole.position, whole.following)
                 assert share.sums == whole.sums, "every rank knows the cost of the whole update"
                 assert share.src_tokens == sum(len(batch.src) for batch in dealt)
                 assert share.tgt_tokens == sum(len(batch.tgt_out) for batch in dealt)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from dstransformer.config import MixtureStage, load_config
 from dstransformer.data import PartInfo
-from dstransformer.data.budget import Budget
 from dstransformer.data.mixture import Mixture, build_mixture, describe_mixture, temperature_weights
-from dstransformer.data.plan import plan_epoch
+from dstransformer.data.plan import Budget, plan_epoch
 from dstransformer.errors import ConfigError
 
 

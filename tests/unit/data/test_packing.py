@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstransformer.data.packing import MAX_PADDING, Packing, group_lengths, round_rows
+from dstransformer.data.packing import MAX_PADDING, Packing, group_lengths, pack, round_rows
 
 LENGTH = st.integers(1, 60)
 
@@ -30,6 +30,14 @@ def test_from_lengths_sets_every_field(lengths: list[int]) -> None:
         assert packing.cu.tolist() == [sum(lengths[:number]) for number in range(len(lengths) + 1)]
         assert (packing.max_len, packing.tokens, packing.sentences) == (max(lengths), sum(lengths), len(lengths))
         assert packing.lengths.tolist() == lengths
+
+
+@given(st.lists(st.lists(st.integers(4, 99), max_size=6), min_size=1, max_size=8))
+def test_pack_adds_a_token_before_or_after_each_sentence(batch: list[list[int]]) -> None:
+    flat = np.array([token for sentence in batch for token in sentence], dtype=np.int32)
+    lengths = np.array([len(sentence) for sentence in batch], dtype=np.int32)
+    assert pack(flat, lengths, first=2).tolist() == [token for sentence in batch for token in [2, *sentence]]
+    assert pack(flat, lengths, last=3).tolist() == [token for sentence in batch for token in [*sentence, 3]]
 
 
 def test_sentences_of_one_length_are_one_group() -> None:

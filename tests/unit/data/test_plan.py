@@ -1,4 +1,4 @@
-"""Properties of the plan, on generated corpora."""
+"""Properties of the plan, on generated corpora; those of updates and budgets stand in ``test_batch_stages``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from dstransformer.data.budget import Budget
-from dstransformer.data.plan import cut_update, deal, plan_batches, plan_epoch
+from dstransformer.data.plan import Budget, cut_update, deal, plan_batches, plan_epoch
 from dstransformer.errors import DataError
 
 LONGEST = 30
@@ -22,35 +21,6 @@ def corpora(draw: Any) -> tuple[Any, Any]:
     pairs = draw(st.integers(1, 300))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     return tuple(rng.integers(1, LONGEST + 1, pairs, dtype=np.int32) for _ in range(2))
-
-
-budgets = st.builds(
-    Budget, src_tokens=st.integers(LONGEST, 400), tgt_tokens=st.integers(LONGEST, 400), micro_batches=st.just(1)
-)
-
-
-@given(corpora(), budgets, st.integers(0, 9), st.integers(0, 9))
-def test_every_pair_is_in_one_update_and_budgets_hold(lengths: Any, budget: Budget, seed: int, epoch: int) -> None:
-    src, tgt = lengths
-    plan = plan_epoch(src, tgt, seed, epoch, budget)
-    updates = [plan.update(number) for number in range(plan.updates)]
-    assert sorted(np.concatenate(updates)) == list(range(len(src)))
-    for update in updates:
-        assert len(update)
-        assert src[update].sum() <= budget.src_tokens
-        assert tgt[update].sum() <= budget.tgt_tokens
-
-
-@given(corpora(), budgets)
-def test_updates_are_full_except_the_last_two(lengths: Any, budget: Budget) -> None:
-    src, tgt = lengths
-    plan = plan_epoch(src, tgt, 1, 0, budget)
-    for number in range(plan.updates - 2):
-        following = plan.update(number + 1)[0]
-        update = plan.update(number)
-        too_many_src = src[update].sum() + src[following] > budget.src_tokens
-        too_many_tgt = tgt[update].sum() + tgt[following] > budget.tgt_tokens
-        assert too_many_src or too_many_tgt
 
 
 @given(st.integers(2, 8).flatmap(lambda n: st.tuples(corpora(), st.just(n))))
@@ -79,15 +49,6 @@ def test_micro_batches_are_dealt_once_and_evenly_at_any_world_size(lengths: Any,
     dealt = [number for rank in range(world_size) for number in deal(8, rank, world_size)]
     assert sorted(dealt) == list(range(len(parts)))
     assert all(len(deal(8, rank, world_size)) == 8 // world_size for rank in range(world_size))
-
-
-@settings(max_examples=20)
-@given(corpora(), budgets)
-def test_the_plan_is_a_function_of_seed_and_epoch(lengths: Any, budget: Budget) -> None:
-    first = plan_epoch(*lengths, 1, 0, budget)
-    again = plan_epoch(*lengths, 1, 0, budget)
-    assert np.array_equal(first.order, again.order)
-    assert np.array_equal(first.bounds, again.bounds)
 
 
 def test_each_epoch_and_seed_has_its_own_order() -> None:

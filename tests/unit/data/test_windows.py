@@ -6,7 +6,6 @@ from collections import Counter
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +14,9 @@ from hypothesis import strategies as st
 from support.data.corpora import Rows, write_corpus
 
 from dstransformer.data import Corpus, Split
-from dstransformer.data.budget import Budget
-from dstransformer.data.loader import Position, Update, UpdateLoader
+from dstransformer.data.loader import Position, UpdateLoader
 from dstransformer.data.mixture import Mixture
-from dstransformer.data.plan import plan_epoch
+from dstransformer.data.plan import Budget, plan_epoch
 from dstransformer.data.subwords import BpeDropout
 from dstransformer.data.windows import Planner, WindowPlanner, build_planner, check_split, training_lengths
 from dstransformer.errors import ConfigError, DataError
@@ -46,19 +44,6 @@ def split(corpus: Corpus) -> Split:
     return corpus.split("train")
 
 
-def build_loader(split: Split, **changes: Any) -> UpdateLoader:
-    options = {"seed": 1, "rank": 0, "world_size": 1, "prefetch": 2, "pin_memory": False, "window_pairs": WINDOW}
-    return UpdateLoader(split, BUDGET, **(options | changes))
-
-
-START = Position()
-
-
-def take(loader: UpdateLoader, count: int, start: Position = START) -> list[Update]:
-    with closing(loader.iter_updates(start)) as updates:
-        return list(islice(updates, count))
-
-
 def pairs_of(planner: Planner, epoch: int) -> list[list[np.ndarray]]:
     """The pairs of all updates of an epoch, window by window."""
     windows = (planner.plan(epoch, number) for number in range(planner.windows(epoch)))
@@ -67,10 +52,6 @@ def pairs_of(planner: Planner, epoch: int) -> list[list[np.ndarray]]:
 
 def flat(windows: list[list[np.ndarray]]) -> np.ndarray:
     return np.concatenate([pair for window in windows for pair in window])
-
-
-def contents(updates: list[Update]) -> list[list[tuple[list[int], list[int]]]]:
-    return [[(batch.src.tolist(), batch.tgt_out.tolist()) for batch in update.batches] for update in updates]
 
 
 @settings(max_examples=60, deadline=None)
@@ -143,40 +124,22 @@ def test_a_mixture_without_a_whole_block_is_refused(split: Split) -> None:
         WindowPlanner(split, BUDGET, 1, mixture, WINDOW, 20)
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 2**40), st.integers(0, 60), st.integers(1, 5))
-def test_starting_from_a_position_continues_the_sequence(split: Split, seed: int, passed: int, prefetch: int) -> None:
-    whole = take(build_loader(split, seed=seed), passed + 3)
-    start = whole[passed - 1].following if passed else START
-    rest = take(build_loader(split, seed=seed, prefetch=prefetch), 3, start)
-    assert contents(rest) == contents(whole[passed:])
-    assert [update.position for update in rest] == [update.position for update in whole[passed:]]
-
-
 def test_positions_go_through_windows_and_epochs(split: Split) -> None:
-    loader = build_loader(split)
+    loader = UpdateLoader(
+        split, BUDGET, seed=1, rank=0, world_size=1, prefetch=2, pin_memory=False, window_pairs=WINDOW
+    )
     expected = [
         Position(epoch, number, window)
         for epoch in range(2)
         for window in range(PAIRS // WINDOW)
         for number in range(loader.plan(epoch, window).updates)
     ]
-    updates = take(loader, len(expected))
+    with closing(loader.iter_updates(Position())) as stream:
+        updates = list(islice(stream, len(expected)))
     assert [update.position for update in updates] == expected
     assert [update.following for update in updates] == [*expected[1:], Position(2, 0, 0)]
     pairs = Counter(np.concatenate([part for update in updates for part in update.parts]).tolist())
     assert pairs == dict.fromkeys(range(PAIRS), 2)
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_share_out_the_same_updates(split: Split, ranks: int) -> None:
-    alone = take(build_loader(split), 20)
-    shares = [take(build_loader(split, rank=rank, world_size=ranks), 20) for rank in range(ranks)]
-    for number, whole in enumerate(alone):
-        dealt = [batch for step in zip(*(share[number].batches for share in shares), strict=True) for batch in step]
-        assert [batch.src.tolist() for batch in dealt] == [batch.src.tolist() for batch in whole.batches]
-        assert all(share[number].sums == whole.sums for share in shares)
-        assert all(share[number].position == whole.position for share in shares)
 
 
 def test_bpe_dropout_differs_between_windows_and_repeats(corpus: Corpus) -> None:

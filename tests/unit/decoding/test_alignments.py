@@ -13,7 +13,7 @@ from dstransformer.data import Direction
 from dstransformer.data.alignment import Link
 from dstransformer.data.directions import Tags
 from dstransformer.decoding import Output, Sampling, Translator
-from dstransformer.decoding.outputs import join_outputs
+from dstransformer.decoding.texts import join_outputs
 from dstransformer.errors import ConfigError, DataError
 
 #: Any word can tell directions apart: it need not be a symbol of the tokenizer.

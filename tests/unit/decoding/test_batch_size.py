@@ -13,10 +13,10 @@ from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 from dstransformer.config import load_config
 from dstransformer.data import EOS_ID
 from dstransformer.data.plan import plan_batches
-from dstransformer.decoding import Ensemble, beam, beam_search
-from dstransformer.decoding.batch_size import MEMORY_SHARE, SearchMemory
-from dstransformer.decoding.devices import decode_in_memory
-from dstransformer.model import Transformer
+from dstransformer.decoding import beam, beam_search
+from dstransformer.decoding.devices import decode_batches
+from dstransformer.decoding.engine import MEMORY_SHARE, SearchMemory
+from dstransformer.model import Ensemble, Transformer
 from dstransformer.model.ops import reference
 
 #: ``base`` in bf16 with 37,000 pieces and beam 4.
@@ -68,9 +68,10 @@ def test_what_does_not_fit_in_memory_is_decoded_in_halves(caplog: pytest.LogCapt
             torch.empty(1 << 60)  # the allocator's own error
         return [10 * index for index in batch]
 
-    found = list(decode_in_memory(decode, range(9)))
-    assert [list(batch) for batch, _ in found] == [[0, 1], [2, 3], [4, 5], [6], [7, 8]]
-    assert [result for _, results in found for result in results] == [10 * index for index in range(9)]
+    decoded: list[int] = []
+    found = list(decode_batches(decode, [range(9)], decoded.append))
+    assert found == [(index, 10 * index) for index in range(9)]
+    assert decoded == [2, 2, 2, 1, 2]
     assert "a batch of 9 sentences did not fit in memory: it is decoded in halves" in caplog.text
 
 
@@ -79,9 +80,9 @@ def test_other_failures_and_a_sentence_that_does_not_fit_are_raised() -> None:
         raise RuntimeError(f"a fault with {len(batch)} sentences")
 
     with pytest.raises(RuntimeError, match="a fault with 4 sentences"):
-        list(decode_in_memory(fail, range(4)))
+        list(decode_batches(fail, [range(4)], None))
     with pytest.raises(RuntimeError, match="allocate"):
-        list(decode_in_memory(lambda batch: [torch.empty(1 << 60) for _ in batch], range(4)))
+        list(decode_batches(lambda batch: [torch.empty(1 << 60) for _ in batch], [range(4)], None))
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

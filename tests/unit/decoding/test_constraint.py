@@ -14,9 +14,9 @@ from torch import Tensor
 
 from dstransformer.config import DecodingConfig
 from dstransformer.data import BOS_ID, EOS_ID
-from dstransformer.decoding import Ensemble, Hypothesis, beam_search, length_penalty
+from dstransformer.decoding import Hypothesis, beam_search, length_penalty
 from dstransformer.decoding.constraint import MAX_DEPTH, SymbolTable, TreeConstraint
-from dstransformer.model import Transformer
+from dstransformer.model import Ensemble, Transformer
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import TOP, Tree
 

@@ -14,8 +14,7 @@ from dstransformer.data import Tokenizer
 from dstransformer.decoding import Output, Sampling, Translator
 from dstransformer.decoding.commands import load_translator
 from dstransformer.decoding.formats import Request
-from dstransformer.decoding.long_inputs import split_long
-from dstransformer.decoding.outputs import join_outputs
+from dstransformer.decoding.texts import join_outputs, split_long
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import Transformer, save_bundle
 

@@ -14,13 +14,12 @@ from support.data.corpora import TEXT, small_tokenizer
 from dstransformer.cli import main
 from dstransformer.config import Config
 from dstransformer.data import EOS_ID
-from dstransformer.data.batch import pack_pairs
-from dstransformer.data.packing import Packing
-from dstransformer.decoding import Ensemble, beam_search
+from dstransformer.data.packing import Packing, pack_pairs
+from dstransformer.decoding import beam_search
 from dstransformer.decoding.scoring import PairScore, Scorer, Totals, join_sentences, score_files
 from dstransformer.errors import DataError
 from dstransformer.extras.rerank.reranking import iter_nbest, with_reverse_scores
-from dstransformer.model import Transformer
+from dstransformer.model import Ensemble, Transformer
 from dstransformer.model.loss import CHUNK_LOGITS
 
 PAIRS = [*zip(TEXT, reversed(TEXT), strict=True), ("a", ""), ("", "b"), ("", ""), ("x " * 40, "y")]

@@ -11,7 +11,7 @@ from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 from support.models.random_bundle import random_bundle
 
 from dstransformer.config import load_config
-from dstransformer.data.batch import pack_pairs
+from dstransformer.data.packing import pack_pairs
 from dstransformer.decoding import Translator
 from dstransformer.decoding.aligner import Aligner
 from dstransformer.decoding.scoring import Scorer, join_sentences

@@ -13,11 +13,11 @@ from support.models.packed import pack
 from dstransformer.config import Config
 from dstransformer.data import EOS_ID
 from dstransformer.data.packing import Packing
-from dstransformer.decoding import Ensemble, Output, Sampling, TorchEngine, Translator, beam_search
+from dstransformer.decoding import Output, Sampling, TorchEngine, Translator, beam_search
 from dstransformer.decoding import engine as engine_module
 from dstransformer.decoding.devices import choose_device, memory_errors
 from dstransformer.errors import ConfigError, DataError, DstError
-from dstransformer.model import Transformer
+from dstransformer.model import Ensemble, Transformer
 
 SENTENCES = [TEXT[0], "", "dog", *TEXT[1:], "   ", "The lazy dog jumps.", "fox fox fox"]
 

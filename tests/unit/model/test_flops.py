@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dstransformer.config import ModelConfig, load_config
-from dstransformer.data.batch import pack_pairs
+from dstransformer.data.packing import pack_pairs
 from dstransformer.data.plan import LengthSums
 from dstransformer.model import Transformer, training_flops
 

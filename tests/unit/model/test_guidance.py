@@ -7,8 +7,8 @@ import pytest
 import torch
 from support.models.packed import tiny_config
 
-from dstransformer.data.batch import PackedBatch, pack_pairs
 from dstransformer.data.links import _pack_links
+from dstransformer.data.packing import PackedBatch, pack_pairs
 from dstransformer.model import Transformer, attention_weights
 
 VOCAB = 23

@@ -127,25 +127,6 @@ def test_a_frequent_piece_does_not_overflow_the_gradient_of_fp16_weights() -> No
     torch.testing.assert_close(actual.float(), expected, rtol=2e-3, atol=1e-2)
 
 
-def test_gradients_are_computed_only_if_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = []
-    cross_entropy = ops.cross_entropy
-
-    def watch(
-        logits: Tensor, targets: Tensor, epsilon: float, gradient_scale: float | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        wanted.append(gradient_scale is not None)
-        return cross_entropy(logits, targets, epsilon, gradient_scale)
-
-    monkeypatch.setattr(ops, "cross_entropy", watch)
-    hidden, weight, targets = draw()
-    with torch.no_grad():
-        smoothed_cross_entropy(hidden, weight, targets, 0.1)
-    smoothed_cross_entropy(hidden.detach(), weight.detach(), targets, 0.1)
-    smoothed_cross_entropy(hidden, weight.detach(), targets, 0.1)
-    assert wanted == [False, False, True]
-
-
 @pytest.mark.parametrize("kernels", ["0", "1"])
 def test_only_one_chunk_of_logits_is_held_in_memory(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)

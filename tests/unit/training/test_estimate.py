@@ -6,9 +6,8 @@ import pytest
 
 from dstransformer.config import BatchStage, compose, load_config
 from dstransformer.data import Corpus
-from dstransformer.data.budget import build_budget
 from dstransformer.data.mixture import Mixture
-from dstransformer.data.plan import LengthSums, plan_epoch
+from dstransformer.data.plan import LengthSums, build_budget, plan_epoch
 from dstransformer.data.windows import PLAN_BYTES, training_lengths
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import parameter_count, training_flops

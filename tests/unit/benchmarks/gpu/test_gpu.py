@@ -15,9 +15,9 @@ from benchmarks.gpu.static import common_shape, fill, fill_updates
 from benchmarks.gpu.text import build_updates, draw_text
 from benchmarks.gpu.training import compile_layers, update_flops
 from benchmarks.lib.bare import BareStepper
-from dstransformer.data.batch import PackedBatch
-from dstransformer.data.budget import Budget
 from dstransformer.data.loader import Update
+from dstransformer.data.packing import PackedBatch
+from dstransformer.data.plan import Budget
 from dstransformer.model import Transformer
 from dstransformer.training.devices import datasheet_peak
 

@@ -13,8 +13,7 @@ from data_prep.cli import main
 from data_prep.grammar.grammar import aligned_toy_splits
 from data_prep.recipe.options import ToyOptions
 from dstransformer.data import Corpus
-from dstransformer.data.alignment import parse_reference
-from dstransformer.data.words import words_of_pieces
+from dstransformer.data.alignment import parse_reference, words_of_pieces
 
 SIZES = ["--source", "toy", "--pairs", "60", "--valid-size", "5", "--test-size", "7", "--vocab-size", "400"]
 

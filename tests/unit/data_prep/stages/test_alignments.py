@@ -9,7 +9,7 @@ import pytest
 from support.data.prep import build, refuses
 
 from dstransformer.data import Corpus, Tokenizer
-from dstransformer.data.words import WordBorders
+from dstransformer.data.alignment import WordBorders
 
 #: Source, target, alignment, and the linked words that the corpus should have; None if the pair is dropped.
 PAIRS = [
