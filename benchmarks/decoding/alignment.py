@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import shlex
 import shutil
 import sys
@@ -16,6 +15,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.lib.machine import child_seconds
 from benchmarks.lib.processes import environment, run_command, run_prep
 from benchmarks.lib.tables import format_table
 from data_prep.grammar.grammar import AlignedPair, aligned_toy_splits
@@ -94,20 +94,14 @@ def train_and_align(
     run = folder / f"run-{corpus}-{len(values)}"
     dst = [sys.executable, "-m", "dstransformer"]
     changes = [f"training.max_updates={options.updates}", "tracking.enabled=false", *options.set, *values]
-    before = cpu_seconds()
+    before = child_seconds()
     train = [*dst, "train", "toy", "--corpus", str(folder / corpus), "--run", str(run), "--set", *changes]
     run_command(train, environment(DS_ACCELERATOR="cpu"))
-    seconds = cpu_seconds() - before
+    seconds = child_seconds() - before
     files = [f"--{flag}={folder / name}" for flag, name in (("src", "test.src"), ("tgt", "test.tgt"))]
     done = run_command([*dst, "align", str(run), *files, f"--reference={folder / 'test.gold'}"])
     figures: Figures = json.loads(done.stdout)
     return figures, seconds
-
-
-def cpu_seconds() -> float:
-    """Seconds of CPU time of the processes that this one has waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def align_with_eflomal(program: str, pairs: Sequence[AlignedPair], folder: Path) -> tuple[dict[str, Links], float]:
@@ -115,7 +109,7 @@ def align_with_eflomal(program: str, pairs: Sequence[AlignedPair], folder: Path)
     files = {name: folder / f"eflomal.{name}" for name in ("src", "tgt", "forward", "reverse")}
     for side, sentences in (("src", [pair.english for pair in pairs]), ("tgt", [pair.german for pair in pairs])):
         files[side].write_text("".join(f"{plain(sentence)}\n" for sentence in sentences))
-    before = cpu_seconds()
+    before = child_seconds()
     run_command(
         [
             program,
@@ -123,7 +117,7 @@ def align_with_eflomal(program: str, pairs: Sequence[AlignedPair], folder: Path)
             *(part for flag, path in zip("stfr", files.values(), strict=True) for part in (f"-{flag}", str(path))),
         ]
     )
-    seconds = cpu_seconds() - before
+    seconds = child_seconds() - before
     forward, reverse = (
         [set(read_links(line)) for line in files[name].read_text().splitlines()] for name in ("forward", "reverse")
     )

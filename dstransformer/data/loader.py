@@ -45,14 +45,14 @@ class Update:
         sums: The lengths of the whole update's sentences, over all ranks. Every rank knows them from the plan; but with
             BPE dropout or augmentation the loader knows those of this rank's sentences only, see
             :attr:`UpdateLoader.samples`.
-        parts: The pairs of each micro-batch, over all ranks.
+        pairs: Those of each micro-batch, over all ranks.
     """
 
     position: Position
     following: Position
     batches: Iterable[PackedBatch]
     sums: LengthSums
-    parts: Sequence[Indices] = ()
+    pairs: Sequence[Indices] = ()
 
     @property
     def src_tokens(self) -> int:
@@ -157,22 +157,22 @@ class UpdateLoader:
 
     def assemble(self, window: Window, position: Position, following: Position) -> Update:
         """This rank's share of an update of a window."""
-        parts = window.cut(position.update, self._micro_batches)
-        pairs = [window.pairs(part) for part in parts]
+        places = window.cut(position.update, self._micro_batches)
+        pairs = [window.pairs(micro_batch) for micro_batch in places]
         own = [self._read(pairs[number], position, number) for number in self._dealt]
         if not self.samples:
-            places = np.concatenate(parts)
-            sums = LengthSums.of(window.src_lengths[places], window.tgt_lengths[places])
+            every = np.concatenate(places)
+            sums = LengthSums.of(window.src_lengths[every], window.tgt_lengths[every])
         else:
-            lengths = [np.concatenate([part[side] for part, _ in own]) + 1 for side in (1, 3)]
+            lengths = [np.concatenate([read[side] for read, _ in own]) + 1 for side in (1, 3)]
             sums = LengthSums.of(*lengths)
-        batches = [pack_pairs(*part)._replace(links=links) for part, links in own]
+        batches = [pack_pairs(*read)._replace(links=links) for read, links in own]
         return Update(
             position=position,
             following=following,
             batches=[batch.pin_memory() for batch in batches] if self._pin_memory else batches,
             sums=sums,
-            parts=pairs,
+            pairs=pairs,
         )
 
     def _read(self, rows: Indices, position: Position, micro_batch: int) -> tuple[Pairs, Links | None]:

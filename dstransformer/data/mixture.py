@@ -72,11 +72,11 @@ class Mixture:
         return np.concatenate([np.empty(0, dtype=np.int32), *taken])
 
 
-def build_mixture(parts: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> Mixture | None:
+def build_mixture(sources: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> Mixture | None:
     """Build the mixture of a corpus.
 
     Args:
-        parts: The sources of the corpus; empty if its format does not know them.
+        sources: The sources of the corpus; empty if its format does not know them.
         stages: ``training.mixture``; empty for the weights of the corpus's recipe.
 
     Returns:
@@ -86,13 +86,13 @@ def build_mixture(parts: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> 
         ConfigError: A stage names a source that the corpus does not have, or holds no pair.
     """
     if not stages:
-        weights = tuple(part.weight for part in parts)
+        weights = tuple(source.weight for source in sources)
         if all(weight == 1 for weight in weights):
             return None
-        if not any(part.weight * part.pairs >= 1 for part in parts):
+        if not any(source.weight * source.pairs >= 1 for source in sources):
             raise ConfigError("the weights of the corpus's sources leave no pair in an epoch: set training.mixture")
-        return Mixture(tuple(part.pairs for part in parts), (0,), (weights,))
-    sizes = {part.name: part.pairs for part in parts}
+        return Mixture(tuple(source.pairs for source in sources), (0,), (weights,))
+    sizes = {source.name: source.pairs for source in sources}
     rows, starts = [], [0]
     for number, stage in enumerate(stages):
         for name in stage.weights or ():
@@ -125,17 +125,17 @@ def _stage_weights(stage: MixtureStage, sizes: Mapping[str, int]) -> tuple[float
     return temperature_weights(list(sizes.values()), stage.temperature or 1.0)
 
 
-def describe_mixture(parts: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> str:
+def describe_mixture(sources: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> str:
     """The weights in a line: ``3 epochs of europarl 1, then europarl 1, news 2``; empty if the corpus has one source.
 
     Args:
-        parts: The sources of the corpus.
+        sources: The sources of the corpus.
         stages: ``training.mixture``; empty for the weights of the corpus's recipe.
     """
     if not stages:
-        return _describe_weights({part.name: part.weight for part in parts}) if len(parts) > 1 else ""
+        return _describe_weights({source.name: source.weight for source in sources}) if len(sources) > 1 else ""
     described = []
-    sizes = {part.name: part.pairs for part in parts}
+    sizes = {source.name: source.pairs for source in sources}
     for stage in stages:
         epochs = "" if stage.epochs is None else f"{counted(stage.epochs, 'epoch')} of "
         weights = _describe_weights(dict(zip(sizes, _stage_weights(stage, sizes), strict=True)))

@@ -133,12 +133,12 @@ class Order:
     """The tokens of a packed batch, rearranged so that the sentences of a group are next to each other.
 
     Attributes:
-        parts: The packing of each group.
+        groups: The packing of each group.
     """
 
     def __init__(self, packing: Packing, groups: Sequence[Sequence[int]]) -> None:
         lengths = packing.lengths.tolist()
-        self.parts = [Packing.from_lengths([lengths[number] for number in group]) for group in groups]
+        self.groups = [Packing.from_lengths([lengths[number] for number in group]) for group in groups]
         numbers = torch.tensor([number for group in groups for number in group])
         moved = Packing.from_lengths([lengths[number] for group in groups for number in group])
         self._rows = packing.cu[:-1].long()[numbers][moved._sentence_of] + moved.positions
@@ -147,7 +147,7 @@ class Order:
     def split(self, packed: Tensor) -> tuple[Tensor, ...]:
         """``(rows, width)`` to the ``(tokens, width)`` of each group."""
         moved: Tensor = _Unpad.apply(packed, self._rows)  # type: ignore[no-untyped-call]
-        return torch.split(moved, [part.tokens for part in self.parts])
+        return torch.split(moved, [group.tokens for group in self.groups])
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """The inverse of :meth:`split`, without filler."""

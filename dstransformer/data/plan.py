@@ -179,15 +179,15 @@ def plan_updates(
 
 
 def cut_update(pairs: Indices, src_lengths: Lengths, tgt_lengths: Lengths, micro_batches: int) -> list[Indices]:
-    """Cut an update by length into ``micro_batches`` parts of about equal numbers of tokens, none of them empty.
+    """Cut an update by length into micro-batches of about equal numbers of tokens, none of them empty.
 
-    The sentences of a part have similar lengths (section 5.1). The result does not depend on the order of ``pairs``.
+    The sentences of each have similar lengths (section 5.1). The result does not depend on the order of ``pairs``.
 
     Args:
         pairs: The pairs of the update.
         src_lengths: Source tokens of every pair of the corpus.
         tgt_lengths: Target tokens of every pair of the corpus.
-        micro_batches: Number of parts, at most the number of pairs.
+        micro_batches: Their number, at most that of the pairs.
     """
     src, tgt = src_lengths[pairs], tgt_lengths[pairs]
     by_length = np.lexsort((pairs, src, tgt, np.maximum(src, tgt)))

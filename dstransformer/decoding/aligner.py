@@ -140,7 +140,8 @@ class Aligner:
         with self.model.alignment_layer.recording() as recorded:
             memory = self.model.encode(batch.src, batch.src_packing)
             self.model.decode(batch.tgt_in, batch.tgt_packing, memory, batch.src_packing)
-        weights = self._weights(*recorded[0], batch)
+        queries, keys_values = recorded[0]
+        weights = self._weights(queries, keys_values, batch)
         if self.model.config.source_end:
             ends = batch.src_packing.lengths - 1
             weights[torch.arange(len(ends), device=ends.device), :, ends] = -1.0

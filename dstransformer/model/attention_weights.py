@@ -96,7 +96,7 @@ def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[
         recorded = {attention: stack.enter_context(attention.recording()) for attention in attentions}
         memory = model.encode(src, packing)
         model.decode(tgt_in, tgt_packing, memory, packing)
-    return {attention: _split(attention, *calls, len(src), len(tgt_in)) for attention, calls in recorded.items()}
+    return {attention: _split(attention, calls[0], len(src), len(tgt_in)) for attention, calls in recorded.items()}
 
 
 def _split(attention: MultiHeadAttention, recorded: tuple[Tensor, ...], src_len: int, tgt_len: int) -> Projections:

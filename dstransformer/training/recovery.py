@@ -117,11 +117,11 @@ class Recovery:
 
     def _record_nonfinite(self, number: int, update: Update, result: Step) -> None:
         """Report the pairs of the micro-batches that are not finite."""
-        numbers = deal(len(update.parts), self._world.rank, self._world.world_size)
+        numbers = deal(len(update.pairs), self._world.rank, self._world.world_size)
         finite = result.parts.isfinite().tolist()
         own = [part for part, is_finite in zip(numbers, finite, strict=True) if not is_finite]
         parts = sorted(part for found in self._world.gather(own) for part in found)
-        pairs = np.sort(np.concatenate([update.parts[part] for part in parts or range(len(update.parts))])).tolist()
+        pairs = np.sort(np.concatenate([update.pairs[part] for part in parts or range(len(update.pairs))])).tolist()
         place, consecutive = update.position, self.state.consecutive_nonfinite
         event = NonfiniteUpdate(number, place.epoch, place.update, result.skipped, consecutive, pairs, place.window)
         self._updates.append(event)

@@ -221,9 +221,9 @@ def attention(
     if queries.device.type != "cpu":
         return _attention_padded(queries, keys_values, packing, key_packing, shape, p)
     groups = packing.group(key_packing)
-    parts = groups.queries.split(queries)
-    key_parts = [None] * len(parts) if keys_values is None else groups.keys.split(keys_values)
-    batches = zip(parts, key_parts, groups.queries.parts, groups.keys.parts, strict=True)
+    grouped = groups.queries.split(queries)
+    grouped_keys = [None] * len(grouped) if keys_values is None else groups.keys.split(keys_values)
+    batches = zip(grouped, grouped_keys, groups.queries.groups, groups.keys.groups, strict=True)
     return packing.fill(groups.queries.join([_attention_padded(*batch, shape, p) for batch in batches]))
 
 

@@ -127,7 +127,7 @@ def contents(updates: list[Update]) -> list[Any]:
 @pytest.mark.parametrize("window_pairs", [0, 60])
 def test_ranks_share_out_the_updates_and_a_stage_resumes_anywhere(split: Split, window_pairs: int) -> None:
     whole = take(split, 90, Position(), window_pairs)
-    sizes = [sum(map(len, update.parts)) for update in whole]
+    sizes = [sum(map(len, update.pairs)) for update in whole]
     assert np.mean(sizes[:8]) < np.mean(sizes[12:20]) < np.mean(sizes[-10:])
     shares = [take(split, 90, Position(), window_pairs, rank=rank, world_size=2) for rank in range(2)]
     for number, update in enumerate(whole):

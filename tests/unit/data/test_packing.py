@@ -52,7 +52,7 @@ def test_join_reverses_split(seed: int) -> None:
     x = torch.arange(packing.tokens * 2.0).view(-1, 2).requires_grad_()
     parts = order.split(x)
     starts = [
-        part[first, 0] for group, part in zip(order.parts, parts, strict=True) for first in group.cu[:-1].tolist()
+        part[first, 0] for group, part in zip(order.groups, parts, strict=True) for first in group.cu[:-1].tolist()
     ]
     assert sorted(starts) == [2 * first for first in packing.cu[:-1].tolist()]
     joined = order.join(parts)

@@ -138,7 +138,7 @@ def test_positions_go_through_windows_and_epochs(split: Split) -> None:
         updates = list(islice(stream, len(expected)))
     assert [update.position for update in updates] == expected
     assert [update.following for update in updates] == [*expected[1:], Position(2, 0, 0)]
-    pairs = Counter(np.concatenate([part for update in updates for part in update.parts]).tolist())
+    pairs = Counter(np.concatenate([part for update in updates for part in update.pairs]).tolist())
     assert pairs == dict.fromkeys(range(PAIRS), 2)
 
 
