@@ -41,69 +41,51 @@ def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing, keys: Packing, sha
     return torch.cat(outputs)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-@pytest.mark.parametrize("widths", [(4, 16, 16), (2, 4, 12), (8, 64, 64), (3, 20, 33)], ids=str)
-@pytest.mark.parametrize("causal", [False, True])
-def test_self_attention(dtype: torch.dtype, tolerance: float, widths: tuple[int, int, int], causal: bool) -> None:
-    shape, packing = ops.HeadShape(*widths, causal), from_lengths(LENGTHS)
-    key_width, value_width = shape.heads * shape.d_k, shape.heads * shape.d_v
-    qkv = draw(packing.tokens, 2 * key_width + value_width, dtype=dtype)
-    out = cpu.attention(qkv, None, packing, packing, shape)
+def check_attention(
+    given: list[Tensor], packing: Packing, keys: Packing, shape: ops.HeadShape, tolerance: float
+) -> None:
+    """Compare results and gradients; ``given`` is one tensor of queries, keys and values, or has queries apart."""
+    widths = [shape.heads * shape.d_k, shape.heads * shape.d_k, shape.heads * shape.d_v]
+    out = cpu.attention(given[0], given[1] if len(given) > 1 else None, packing, keys, shape)
     grad = torch.randn_like(out)
     out.backward(grad)
-    reference = exact(qkv)
-    expected = attend(*reference.split([key_width, key_width, value_width], 1), packing, packing, shape)
+    wide = [exact(tensor) for tensor in given]
+    heads = wide[0].split(widths, 1) if len(given) == 1 else (wide[0], *wide[1].split(widths[1:], 1))
+    expected = attend(*heads, packing, keys, shape)
     expected.backward(grad.double())
     assert_near(out, expected, tolerance)
-    assert_near(qkv.grad, reference.grad, tolerance)
+    for tensor, wanted in zip(given, wide, strict=True):
+        assert_near(tensor.grad, wanted.grad, tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-@pytest.mark.parametrize("widths", [(4, 16, 16), (2, 4, 12), (3, 20, 33)], ids=str)
-def test_attention_over_the_memory(dtype: torch.dtype, tolerance: float, widths: tuple[int, int, int]) -> None:
-    shape, packing, keys = (
-        ops.HeadShape(*widths, False),
-        from_lengths(LENGTHS),
-        from_lengths(MEMORY_LENGTHS),
-    )
+@pytest.mark.parametrize("widths", [(4, 16, 16), (2, 4, 12), (8, 64, 64), (3, 20, 33)], ids=str)
+@pytest.mark.parametrize("kind", ["own", "causal", "memory"])
+def test_attention(dtype: torch.dtype, tolerance: float, widths: tuple[int, int, int], kind: str) -> None:
+    shape, packing = ops.HeadShape(*widths, kind == "causal"), from_lengths(LENGTHS)
+    keys = from_lengths(MEMORY_LENGTHS) if kind == "memory" else packing
     key_width, value_width = shape.heads * shape.d_k, shape.heads * shape.d_v
-    q, kv = draw(packing.tokens, key_width, dtype=dtype), draw(keys.tokens, key_width + value_width, dtype=dtype)
-    out = cpu.attention(q, kv, packing, keys, shape)
-    grad = torch.randn_like(out)
-    out.backward(grad)
-    exact_q, exact_kv = exact(q), exact(kv)
-    expected = attend(exact_q, *exact_kv.split([key_width, value_width], 1), packing, keys, shape)
-    expected.backward(grad.double())
-    for actual, wanted in ((out, expected), (q.grad, exact_q.grad), (kv.grad, exact_kv.grad)):
-        assert_near(actual, wanted, tolerance)
+    if kind == "memory":
+        sizes = [(packing.tokens, key_width), (keys.tokens, key_width + value_width)]
+    else:
+        sizes = [(packing.tokens, 2 * key_width + value_width)]
+    check_attention([draw(*size, dtype=dtype) for size in sizes], packing, keys, shape, tolerance)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_sentences_and_more_threads_than_sentences(causal: bool) -> None:
     shape, packing = ops.HeadShape(3, 16, 16, causal), from_lengths([700, 256, 2])
-    qkv = draw(packing.tokens, 144, dtype=torch.float32)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(9)
-        out = cpu.attention(qkv, None, packing, packing, shape)
-        grad = torch.randn_like(out)
-        out.backward(grad)
+        check_attention([draw(packing.tokens, 144, dtype=torch.float32)], packing, packing, shape, 1e-5)
     finally:
         torch.set_num_threads(before)
-    reference = exact(qkv)
-    expected = attend(*reference.split(48, 1), packing, packing, shape)
-    expected.backward(grad.double())
-    assert_near(out, expected, 1e-5)
-    assert_near(qkv.grad, reference.grad, 1e-5)
 
 
 @pytest.mark.parametrize("over_memory", [False, True])
 def test_attention_ignores_filler_and_leaves_it_zero(over_memory: bool) -> None:
-    shape, packing, keys = (
-        ops.HeadShape(2, 16, 16, False),
-        from_lengths([3, 16, 2]),
-        from_lengths([7, 1, 33]),
-    )
+    shape, packing, keys = ops.HeadShape(2, 16, 16, False), from_lengths([3, 16, 2]), from_lengths([7, 1, 33])
     tensors = [(packing, draw(packing.tokens, 32 if over_memory else 96, dtype=torch.float32))]
     if over_memory:
         tensors.append((keys, draw(keys.tokens, 64, dtype=torch.float32)))
