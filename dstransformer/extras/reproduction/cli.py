@@ -16,7 +16,7 @@ from dstransformer.io.command import Commands
 from dstransformer.io.progress import say
 
 if TYPE_CHECKING:
-    from dstransformer.extras.reproduction.report import Report
+    from dstransformer.extras.reproduction.reproduce import Report
 
 
 def add_parser(commands: Commands) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,14 +23,16 @@ from dstransformer.evaluation import Evaluation
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu
 from dstransformer.extras.reproduction import record as records
-from dstransformer.extras.reproduction.bounds import fewest_sentences, rounding_bound, sampling_bounds
+from dstransformer.extras.reproduction.bounds import PER_TOKEN, fewest_sentences, rounding_bound, sampling_bounds
 from dstransformer.extras.reproduction.corpus import Say, build_corpus, find_corpus, stopped_early
-from dstransformer.extras.reproduction.record import Record, describe_environment, differences
-from dstransformer.extras.reproduction.report import Report, compare
+from dstransformer.extras.reproduction.record import Figures, Record, describe_environment, differences
 from dstransformer.io.files import storage_errors
 from dstransformer.model import Bundle, open_bundle
 
 RECORD_NAME = "record.json"
+
+#: Of the comparison as JSON.
+FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,82 @@ class Request:
     def run(self) -> Path:
         """The run folder of the training done again."""
         return self.out / "run"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure, as recorded and as found again.
+
+    Attributes:
+        name: ``test bleu``.
+        recorded: The recorded value.
+        found: The value here; NaN if this version does not compute it.
+        bound: How far the two may differ; infinite if too few sentences were scored for one.
+    """
+
+    name: str
+    recorded: float
+    found: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is reproduced. Without a bound only an equal figure is."""
+        return self.found == self.recorded or abs(self.found - self.recorded) <= self.bound < math.inf
+
+    @property
+    def verdict(self) -> str:
+        """``equal``, ``within the bound``, ``OUTSIDE the bound``, ``WITHOUT a bound`` or ``NOT COMPUTED``."""
+        if math.isnan(self.found):
+            return "NOT COMPUTED"
+        if self.found == self.recorded:
+            return "equal"
+        if self.bound == math.inf:
+            return "WITHOUT a bound"
+        return "within the bound" if self.holds else "OUTSIDE the bound"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome.
+
+    Attributes:
+        name: The name of the training.
+        differences: What differs and can change the last bits of results, by name: recorded, and here.
+        figures: All figures.
+        same_weights: Whether the weights have the same bits; None if nothing was trained.
+        loss_difference: The largest difference of a logged training loss, and its step; None if nothing was trained or
+            the losses were not recorded.
+    """
+
+    name: str
+    differences: Mapping[str, tuple[str, str]]
+    figures: Sequence[Figure]
+    same_weights: bool | None
+    loss_difference: tuple[float, int] | None
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether every figure is within its bound and, where nothing differs, the weights have the same bits."""
+        bits = bool(self.differences) or self.same_weights in (True, None)
+        return bits and all(figure.holds for figure in self.figures)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``; an infinite bound, and a figure that was not computed, are null."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "reproduced": self.reproduced,
+            "differences": {name: {"recorded": old, "here": new} for name, (old, new) in self.differences.items()},
+            "figures": [
+                {name: _finite(value) for name, value in asdict(one).items()} | {"verdict": one.verdict}
+                for one in self.figures
+            ],
+            "same_weights": self.same_weights,
+            "training_loss": None if self.loss_difference is None else dict(
+                zip(("largest_difference", "step"), self.loss_difference, strict=True)
+            ),
+        }  # fmt: skip
 
 
 def reproduce(request: Request, say: Say) -> Report | None:
@@ -291,3 +371,23 @@ def _compare_training(record: Record, run: Path, corpus: Corpus, world: World) -
     figures = compare(record.figures, found.figures, bounds)
     same_weights = found.weights_sha256 == record.weights_sha256
     return Report(record.name, changed, figures, same_weights, max(gaps, default=None))
+
+
+def _finite(value: str | float) -> str | float | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def compare(
+    recorded: Figures, found: Mapping[str, Mapping[str, float]], bounds: Mapping[str, Mapping[str, float]]
+) -> list[Figure]:
+    """Every recorded figure beside the one found; without bounds they must be equal."""
+    listed = []
+    for split, figures in recorded.items():
+        own = bounds.get(split, {})
+        main = next((bound for name, bound in own.items() if name not in PER_TOKEN), 0.0)
+        for name, value in figures.items():
+            # BLEU of split compounds has the bound of BLEU.
+            listed.append(
+                Figure(f"{split} {name}", value, found.get(split, {}).get(name, math.nan), own.get(name, main))
+            )
+    return listed

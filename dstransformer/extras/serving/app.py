@@ -1,22 +1,26 @@
-"""The routes of the server."""
+"""The routes of the server, and its two pages: to type into, and of the interface. Neither needs a network."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Collection
-from typing import Any
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from dstransformer import __version__
 from dstransformer.errors import shown
 from dstransformer.extras.serving.guard import CLIENT_CLOSED_REQUEST, Guard, RefusedError
-from dstransformer.extras.serving.pages import Page, render_docs, render_start
 from dstransformer.extras.serving.schema import (
     EXPECTED,
+    INTERFACE,
     AttentionAnswer,
     AttentionRequest,
     Health,
@@ -41,6 +45,10 @@ PROBLEMS = {
     503: "The queue is full, the server is stopping, or memory ran out; the header Retry-After has seconds.",
     504: "There was no translation in time.",
 }
+
+
+#: Maximum hypotheses that the page offers to show.
+MAX_ALTERNATIVES = 10
 
 
 def build_app(service: Service, hosts: Collection[str] = ()) -> Guard:
@@ -91,7 +99,7 @@ def _add_reports(app: FastAPI, service: Service) -> None:
 
 def _add_pages(app: FastAPI, service: Service) -> None:
     start = render_start(service.health(), service.beam_size)
-    documentation = render_docs(app.description, PROBLEMS)
+    documentation = render_docs()
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
@@ -150,3 +158,59 @@ def _explain(error: RequestValidationError) -> tuple[int, str]:
     if kind == "missing":
         return 422, f"the key {name} is missing; it is {EXPECTED[name]}"
     return 422, f"{name} must be {EXPECTED[name]}"
+
+
+class Page(NamedTuple):
+    """A page with styles and script inside, and a Content-Security-Policy that allows only these."""
+
+    html: str
+    policy: str
+
+
+def render_start(health: Health, beam_size: int) -> Page:
+    """The page to type into."""
+    languages = " → ".join(filter(None, (_codes(health, side) for side in ("src_lang", "tgt_lang"))))
+    targets = {one["tag"] or one["tgt_lang"]: one["tgt_lang"] for one in health.directions}
+    alternatives = min(beam_size, MAX_ALTERNATIVES)
+    return _render(
+        "start.html", script=_read("start.js"), health=health, languages=languages, targets=targets,
+        max_alternatives=alternatives, sentences=int(health.limits["sentences"]),
+    )  # fmt: skip
+
+
+def _codes(health: Health, side: str) -> str | None:
+    """The code of a side; of several directions all codes."""
+    return ", ".join(dict.fromkeys(filter(None, (one[side] for one in health.directions)))) or getattr(health, side)
+
+
+def render_docs() -> Page:
+    """The description of the interface."""
+    return _render(
+        "docs.html", script="", version=__version__, description=DESCRIPTION, interface=INTERFACE, problems=PROBLEMS
+    )
+
+
+def _render(template: str, *, script: str, **values: Any) -> Page:
+    style = _read("page.css")
+    environment = Environment(
+        loader=PackageLoader("dstransformer.extras.serving"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    html = environment.get_template(template).render(style=style, script=script, **values)
+    scripts = f"script-src '{_digest(script)}'; connect-src 'self'; " if script else ""
+    policy = (
+        f"default-src 'none'; {scripts}style-src '{_digest(style)}'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    )
+    return Page(html, policy)
+
+
+def _read(name: str) -> str:
+    return files("dstransformer.extras.serving").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    """The hash by which a policy names what stands between two tags."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

@@ -9,7 +9,7 @@ import pytest
 
 from dstransformer.extras.reproduction.bounds import _half_width, rounding_bound
 from dstransformer.extras.reproduction.record import differences
-from dstransformer.extras.reproduction.report import Figure, Report
+from dstransformer.extras.reproduction.reproduce import Figure, Report
 
 
 def test_the_jackknife_of_a_mean_is_its_standard_error() -> None:

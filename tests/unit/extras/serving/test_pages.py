@@ -9,10 +9,9 @@ from typing import cast
 import pytest
 from fastapi import FastAPI
 
-from dstransformer.extras.serving.app import DESCRIPTION, PROBLEMS, build_app
+from dstransformer.extras.serving.app import PROBLEMS, Page, build_app, render_docs, render_start
 from dstransformer.extras.serving.limits import Limits, fit_to_model
 from dstransformer.extras.serving.loaded_model import LoadedModel
-from dstransformer.extras.serving.pages import Page, render_docs, render_start
 from dstransformer.extras.serving.service import Service
 
 
@@ -25,7 +24,7 @@ def service(model: LoadedModel) -> Service:
 def page(request: pytest.FixtureRequest, service: Service) -> Page:
     if request.param == "start":
         return render_start(service.health(), service.beam_size)
-    return render_docs(DESCRIPTION, PROBLEMS)
+    return render_docs()
 
 
 def test_the_policy_names_exactly_what_the_page_holds(page: Page) -> None:
@@ -46,7 +45,7 @@ def test_nothing_is_loaded_from_elsewhere(page: Page) -> None:
 
 
 def test_the_description_has_every_route_key_and_status(service: Service) -> None:
-    html = render_docs(DESCRIPTION, PROBLEMS).html
+    html = render_docs().html
     schema = cast(FastAPI, build_app(service).app).openapi()
     routes = {f"{method.upper()} {path}" for path, methods in schema["paths"].items() for method in methods}
     keys = {key for part in schema["components"]["schemas"].values() for key in part.get("properties", ())}
