@@ -59,7 +59,8 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
     for position, name in enumerate(config.deepspeed):
         if name in config.deepspeed[:position]:
             raise ConfigError(f"the DeepSpeed fragment {shown(name)} is named twice: name it once")
-        fragment, origin = _read_or_default(name)
+        fragment, origin = read_fragment("fp32" if name == AUTO_PRECISION else name)
+        origin = f"fragment {name!r}" if name == AUTO_PRECISION else origin
         check_fragment(fragment, origin)
         for path, value in iter_values(fragment):
             _add_value(merged, stated_by, path, value, origin)
@@ -121,12 +122,6 @@ def offloads_optimizer(ds_config: Mapping[str, Any]) -> bool:
 
 def _is_enabled(ds_config: Mapping[str, Any], precision: str) -> bool:
     return bool(ds_config.get(precision, {}).get("enabled", False))
-
-
-def _read_or_default(name: str) -> tuple[dict[str, Any], str]:
-    if name == AUTO_PRECISION:
-        return read_fragment("fp32")[0], f"fragment {name!r}"
-    return read_fragment(name)
 
 
 def read_fragment(name: str) -> tuple[dict[str, Any], str]:

@@ -145,7 +145,7 @@ class Sizes:
 
 
 @dataclass
-class _Trial:
+class _Told:
     """What a child has told, or those of all ranks together.
 
     Attributes:
@@ -197,7 +197,7 @@ def find_batch(request: TrainRequest) -> FoundBatch:
     return _describe(setup, trial)
 
 
-def _search(request: TrainRequest, sizes: Sizes, world: World, environment: Mapping[str, str]) -> _Trial:
+def _search(request: TrainRequest, sizes: Sizes, world: World, environment: Mapping[str, str]) -> _Told:
     """Start trials, each below what did not fit before, until one ends without running out of memory."""
     best: list[int] | None = None
     limit: int | None = None
@@ -223,7 +223,7 @@ def _search(request: TrainRequest, sizes: Sizes, world: World, environment: Mapp
     return replace(trial, fits=best)
 
 
-def _try_sizes(request: TrainRequest, limit: int | None, world: World, environment: Mapping[str, str]) -> _Trial:
+def _try_sizes(request: TrainRequest, limit: int | None, world: World, environment: Mapping[str, str]) -> _Told:
     """Run a child on every rank to its end, and combine what they told. Rank 0's has the store in which they meet."""
     port = world.compute_on_rank0(free_port)
     own = {**environment, "MASTER_PORT": str(port), "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -245,15 +245,15 @@ def _try_sizes(request: TrainRequest, limit: int | None, world: World, environme
             child.wait()
         if not trial.end:
             trial.end, trial.message = _explain(child.returncode, errors)
-    trials: list[_Trial] = world.gather(trial)
+    trials: list[_Told] = world.gather(trial)
     worst = min(trials, key=lambda trial: _ENDS.index(trial.end))
     fits = [trial.fits for trial in trials if trial.fits is not None]
     return replace(worst, fits=min(fits) if len(fits) == len(trials) else None, usable=trials[0].usable)
 
 
-def _watch(child: subprocess.Popen[str], told: Path, world: World) -> _Trial:
+def _watch(child: subprocess.Popen[str], told: Path, world: World) -> _Told:
     """Read what a child tells until all have ended. If one fails, those that wait for it are ended."""
-    trial = _Trial()
+    trial = _Told()
     with told.open() as lines:
         while True:
             has_ended = child.poll() is not None
@@ -280,7 +280,7 @@ def _explain(status: int, errors: Path) -> tuple[str, str]:
     return "error", f"a trial failed: {shown(lines[-1] if lines else f'exit status {status}', quote=False, limit=300)}"
 
 
-def _describe(setup: Setup, trial: _Trial) -> FoundBatch:
+def _describe(setup: Setup, trial: _Told) -> FoundBatch:
     """The update of a size, for all processes together."""
     assert trial.fits is not None
     (size, peak), sizes, batch = trial.fits, Sizes.of(setup), setup.config.batch
@@ -303,7 +303,7 @@ def _describe(setup: Setup, trial: _Trial) -> FoundBatch:
 
 
 def run_trials() -> None:
-    """The main function of a child, which ends with its parent. Prints the values of a :class:`_Trial`."""
+    """The main function of a child, which ends with its parent. Prints the values of a :class:`_Told`."""
     options, limit, parent = json.loads(sys.stdin.read())
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -23,11 +23,11 @@ from dstransformer.training.checkpoints.resume import (
     warn_if_hardware_differs,
     warn_if_layout_differs,
 )
-from dstransformer.training.final import Choice, FinalBundle, make_final_bundle
 from dstransformer.training.provenance import describe_provenance, describe_run, describe_start
 from dstransformer.training.setup import Setup, TrainRequest, check_setup, find_resume_point, resolve_setup
 
 if TYPE_CHECKING:
+    from dstransformer.training.final import Choice
     from dstransformer.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -93,14 +93,7 @@ def train(request: TrainRequest) -> Outcome:
             setup, resumed = _prepare(request, setup, world)
             with session.recording(setup.run):
                 world.compute_on_rank0(setup.write)
-                trainer = _start(request, setup, resumed, session)
-                with closing(trainer.data), session.reporting_failure(lambda error: _report_failure(trainer, error)):
-                    finished = trainer.fit()
-                    cost = trainer.cost.total
-                    trainer.tracker.emit(CostTotal(trainer.state.step, trainer.cost.totals))
-                    final = make_final_bundle(trainer) if finished else None
-                session.enter("the end of the run")
-                outcome = _end(trainer, cost, final)
+                outcome = _run(request, setup, resumed, session)
                 session.end(outcome.status)
                 return outcome
 
@@ -115,9 +108,28 @@ def _prepare(request: TrainRequest, setup: Setup, world: World) -> tuple[Setup, 
     return setup, resumed
 
 
+def _run(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: Session) -> Outcome:
+    """Train, and make the final bundle unless the run is stopped. Collective."""
+    # What training needs is imported late because it takes seconds, so that a user's mistake is reported first.
+    from dstransformer.training.final import make_final_bundle
+
+    trainer = _start(request, setup, resumed, session)
+    tracker, run, devices = trainer.tracker, str(setup.run), setup.world_size
+    with closing(trainer.data), session.reporting_failure(lambda error: _report_failure(trainer, error)):
+        finished = trainer.fit()
+        step, cost = trainer.state.step, trainer.cost.total
+        tracker.emit(CostTotal(step, trainer.cost.totals))
+        final = make_final_bundle(trainer) if finished else None
+    session.enter("the end of the run")
+    if final is None:
+        tracker.emit(RunEnd("killed"))
+        return Outcome(run, step, session.stopped_by, {}, None, cost, devices)
+    tracker.emit(RunEnd("finished"))
+    return Outcome(run, step, None, final.evaluations, final.choice, cost, devices)
+
+
 def _start(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: Session) -> Trainer:
     """Build the trainer, resume from the checkpoint, and report the run to the tracker. Collective."""
-    # Imported late because it takes seconds, so that a user's mistake is reported first.
     from dstransformer.training.build import build_trainer
 
     world, updates = session.world, setup.config.training.max_updates
@@ -136,16 +148,6 @@ def _start(request: TrainRequest, setup: Setup, resumed: Resumed | None, session
         trainer.restore(resumed.checkpoint)
     tracker.emit(describe_start(request, setup, provenance, resumed))
     return trainer
-
-
-def _end(trainer: Trainer, cost: Cost, final: FinalBundle | None) -> Outcome:
-    """Report the end to the tracker; without a final bundle, the run was stopped."""
-    run, step, devices = str(trainer.checkpoints.folder.run), trainer.state.step, trainer.session.world.world_size
-    if final is None:
-        trainer.tracker.emit(RunEnd("killed"))
-        return Outcome(run, step, trainer.session.stopped_by, {}, None, cost, devices)
-    trainer.tracker.emit(RunEnd("finished"))
-    return Outcome(run, step, None, final.evaluations, final.choice, cost, devices)
 
 
 def _report_failure(trainer: Trainer, error: BaseException | None) -> None:

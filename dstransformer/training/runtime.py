@@ -56,13 +56,6 @@ def wait_for_operator_builds(folder: Path, stale_seconds: float = 600.0) -> None
             lock.unlink()
 
 
-def _prepare_operator_build(world: World, operators: Path) -> None:
-    """Wait for builds in progress, and warn if DeepSpeed still has to compile its C++ Adam for offloaded states."""
-    wait_for_operator_builds(operators)
-    if world.is_rank0 and not any(operators.glob("**/*.so")):
-        logger.warning("DeepSpeed compiles its CPU Adam, once per installation: this may take a minute")
-
-
 def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     """Import DeepSpeed with its environment prepared and its logs reduced, and let it join the process group.
 
@@ -90,7 +83,10 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
         utils.ZERO_SUPPORTED_OPTIMIZERS.append(Muon)
     check_precision(ds_config)
     if offloads_optimizer(ds_config):
-        _prepare_operator_build(world, Path(os.environ["TORCH_EXTENSIONS_DIR"]))
+        operators = Path(os.environ["TORCH_EXTENSIONS_DIR"])
+        wait_for_operator_builds(operators)
+        if world.is_rank0 and not any(operators.glob("**/*.so")):
+            logger.warning("DeepSpeed compiles its CPU Adam, once per installation: this may take a minute")
     return deepspeed
 
 

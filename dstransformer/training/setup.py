@@ -300,10 +300,6 @@ def check_setup(setup: Setup, world: World) -> None:
         check_backend(
             setup.config.model, setup.config.training.attention_backend, world.device, DTYPES[setup.precision]
         )
-    _check_memory(setup, world)
-
-
-def _check_memory(setup: Setup, world: World) -> None:
     processes = world.gather(platform.node()).count(platform.node())
     with world.collective_errors():
         check_memory(setup, processes, machine_memory())

@@ -102,21 +102,27 @@ class CheckpointFolder:
             DataError: All checkpoints are damaged.
             UnreadableError: One cannot be read now.
         """
-        damage: DataError | None = None
+        damage: list[DataError] = []
+        newest = next(self._iter_valid(damage), None)
+        if newest is None and damage:
+            raise DataError(
+                f"every checkpoint in {self.path} is damaged, including the oldest: {damage[-1]}; restore one, or "
+                "start a new run with another --run"
+            )
+        return newest
+
+    def _iter_valid(self, damage: list[DataError]) -> Iterator[Checkpoint]:
+        """The checkpoints whose files match their hashes, newest first. What is wrong with others joins ``damage``."""
         for folder in reversed(self.folders()):
             try:
-                return open_checkpoint(folder)
+                checkpoint = open_checkpoint(folder)
             except (NewerFormatError, UnreadableError):
                 raise
             except DataError as error:
                 logger.warning("%s; trying the previous checkpoint", error)
-                damage = error
-        if damage is not None:
-            raise DataError(
-                f"every checkpoint in {self.path} is damaged, including the oldest: {damage}; restore one, or start a "
-                "new run with another --run"
-            )
-        return None
+                damage.append(error)
+            else:
+                yield checkpoint
 
     def latest_finite(self, other_than: int | None) -> Checkpoint | None:
         """The newest valid checkpoint that was not saved among non-finite updates; None if there is none.
@@ -131,14 +137,7 @@ class CheckpointFolder:
             UnreadableError: A checkpoint cannot be read now.
         """
         interim: Checkpoint | None = None
-        for folder in reversed(self.folders()):
-            try:
-                checkpoint = open_checkpoint(folder)
-            except UnreadableError:
-                raise
-            except DataError as error:
-                logger.warning("%s; trying the previous checkpoint", error)
-                continue
+        for checkpoint in self._iter_valid([]):
             state = checkpoint.state
             if state.recovery.consecutive_nonfinite or state.step == other_than:
                 continue

@@ -93,15 +93,6 @@ def test_a_key_set_by_two_fragments_is_refused_naming_both() -> None:
         compose(with_fragments("zero1", "zero2"), 1)
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ({"zero_optimization": {"reduce_bucket_size": "auto"}}, 'zero_optimization.reduce_bucket_size is "auto"'),
-    ([1], "holds a list, not a JSON object"),
-])  # fmt: skip
-def test_unusable_fragments_are_refused(tmp_path: Path, content: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        compose(with_fragments(write(tmp_path / "mine.json", content)), 1)
-
-
 def test_broken_json_and_unknown_names_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text("{")
@@ -111,61 +102,39 @@ def test_broken_json_and_unknown_names_are_refused(tmp_path: Path) -> None:
         compose(with_fragments("zero4"), 1)
 
 
-def test_both_half_precisions_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"\[zero1, bf16, fp16\] enable both bf16 and fp16: choose one"):
-        compose(with_fragments("zero1", "bf16", "fp16"), 1)
-
-
 @pytest.mark.parametrize(("content", "message"), [
-    ({"bf16": True}, 'bf16 is true: write an object, such as {"enabled": true}'),
-    ({"fp16": {"enabled": "yes"}}, 'fp16.enabled is "yes": write one of true, false'),
-    ({"bf16": {"enabled": 1}}, "bf16.enabled is 1: write one of true, false"),
-    ({"bf16": {"enabled": "auto"}}, 'bf16.enabled is "auto": write one of true, false'),
-    ({"zero_optimization": True}, 'zero_optimization is true: write an object, such as {"stage": 0}'),
-    ({"zero_optimization": {"stage": "three"}}, 'zero_optimization.stage is "three": write one of 0, 1, 2, 3'),
-    ({"zero_optimization": {"stage": 7}}, "zero_optimization.stage is 7: write one of 0, 1, 2, 3"),
-    ({"zero_optimization": {"stage": True}}, "zero_optimization.stage is true: write one of 0, 1, 2, 3"),
-    ({"zero_optimization": {"offload_optimizer": "cpu"}},
-     'zero_optimization.offload_optimizer is "cpu": write an object, such as {"device": "cpu"}'),
-    ({"zero_optimization": {"offload_param": {"device": "gpu"}}},
-     'zero_optimization.offload_param.device is "gpu": write one of "cpu", "nvme", "none"'),
-])  # fmt: skip
-def test_invalid_values_are_refused(tmp_path: Path, content: Any, message: str) -> None:
-    path = write(tmp_path / "mine.json", content)
-    with pytest.raises(ConfigError) as caught:
-        compose(with_fragments(path, "bf16"), 1)
-    assert str(caught.value) == f"{path}: {message}"
-
-
-@pytest.mark.parametrize(("section", "key", "value"), [
-    ("torch_autocast", "enabled", True),
-    ("data_types", "grad_accum_dtype", "bf16"),
-    ("bf16", "check_grad_overflow", False),
-    ("fp16", "fp16_master_weights_and_grads", True),
-])  # fmt: skip
-def test_switches_without_effect_are_refused(tmp_path: Path, section: str, key: str, value: object) -> None:
-    path = write(tmp_path / "mine.json", {section: {key: value}})
-    with pytest.raises(ConfigError, match=rf"states '{section}.{key}', which has no effect: .* fp32, bf16, fp16"):
-        compose(with_fragments(path, "zero1", "fp32"), 1)
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    ({"gradient_allreduce_op": "sum"}, 'gradient_allreduce_op to "sum": the gradient would not be that of the mean'),
-    ({"managed_gradient_accumulation": False}, "managed_gradient_accumulation to false: every micro-batch would be"),
+    ({"bf16": True}, ': bf16 is true: write an object, such as {"enabled": true}'),
+    ({"fp16": {"enabled": "yes"}}, ': fp16.enabled is "yes": write one of true, false'),
+    ({"bf16": {"enabled": 1}}, ": bf16.enabled is 1: write one of true, false"),
+    ({"bf16": {"enabled": "auto"}}, ': bf16.enabled is "auto": write one of true, false'),
+    ({"zero_optimization": True}, ': zero_optimization is true: write an object, such as {"stage": 0}'),
+    ({"zero_optimization": {"stage": "three"}}, ': zero_optimization.stage is "three": write one of 0, 1, 2, 3'),
+    ({"zero_optimization": {"stage": 7}}, ": zero_optimization.stage is 7: write one of 0, 1, 2, 3"),
+    ({"zero_optimization": {"stage": True}}, ": zero_optimization.stage is true: write one of 0, 1, 2, 3"),
+    ({"zero_optimization": {"offload_optimizer": "cpu"}}, 'offload_optimizer is "cpu": write an object, such as'),
+    ({"zero_optimization": {"offload_param": {"device": "gpu"}}}, 'offload_param.device is "gpu": write one of "cpu"'),
+    ({"zero_optimization": {"reduce_bucket_size": "auto"}}, 'zero_optimization.reduce_bucket_size is "auto"'),
+    ({"torch_autocast": {"enabled": True}}, "'torch_autocast.enabled', which has no effect"),
+    ({"data_types": {"grad_accum_dtype": "bf16"}}, "'data_types.grad_accum_dtype', which has no effect"),
+    ({"bf16": {"check_grad_overflow": False}}, "'bf16.check_grad_overflow', which has no effect"),
+    ({"fp16": {"fp16_master_weights_and_grads": True}}, "'fp16.fp16_master_weights_and_grads', which has no effect"),
+    ({"gradient_allreduce_op": "sum"}, 'gradient_allreduce_op to "sum": the gradient would not be'),
+    ({"managed_gradient_accumulation": False}, "managed_gradient_accumulation to false: every micro-batch"),
     ({"zero_optimization": {"compute_grad_norm": False}}, "compute_grad_norm to false: gradients that are not finite"),
     ({"zero_optimization": {"offload_optimizer": {"ratio": 0.5}}}, "offload_optimizer.ratio to 0.5: checkpoints would"),
     ({"zero_optimization": {"offload_optimizer": {"super_offload": True}}}, "super_offload to true: checkpoints would"),
-    ({"zero_optimization": {"round_robin_gradients": True}}, "round_robin_gradients to true: DeepSpeed 0.19 confuses"),
+    ({"zero_optimization": {"round_robin_gradients": True}}, "round_robin_gradients to true"),
     ({"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}}, "zenflow.topk_ratio to 0.1: updates would use gradients"),
     ({"zero_optimization": {"zenflow": {}}}, "zenflow to {}: updates would use gradients of earlier ones; remove it"),
+    ({"bfloat16": {"enabled": True}}, "'bfloat16', a deprecated name: write 'bf16'"),
+    ({"zero_optimization": {"cpu_offload": True}}, "cpu_offload', a deprecated name: write 'zero_opt"),
+    ({"zero_optimization": {"cpu_offload_param": True}}, "cpu_offload_param', a deprecated name"),
 ])  # fmt: skip
-def test_values_with_which_updates_or_checkpoints_would_be_wrong_are_refused(
-    tmp_path: Path, content: Any, message: str
-) -> None:
+def test_what_cannot_be_used_is_refused_with_the_place(tmp_path: Path, content: Any, message: str) -> None:
     path = write(tmp_path / "mine.json", content)
     with pytest.raises(ConfigError) as caught:
         compose(with_fragments(path, "zero1", "fp32"), 1)
-    assert str(caught.value).startswith(f"{path} sets ")
+    assert str(caught.value).startswith(path)
     assert message in str(caught.value)
 
 
@@ -176,27 +145,6 @@ def test_their_usable_values_are_accepted(tmp_path: Path) -> None:
     assert offloads_optimizer(compose(with_fragments(path, "zero1", "fp32"), 1))
 
 
-@pytest.mark.parametrize(("content", "old", "new"), [
-    ({"bfloat16": {"enabled": True}}, "bfloat16", "bf16"),
-    ({"zero_optimization": {"cpu_offload": True}}, "zero_optimization.cpu_offload", "offload_optimizer"),
-    ({"zero_optimization": {"cpu_offload_param": True}}, "zero_optimization.cpu_offload_param", "offload_param"),
-])  # fmt: skip
-def test_a_deprecated_key_is_refused_with_its_new_name(tmp_path: Path, content: Any, old: str, new: str) -> None:
-    with pytest.raises(ConfigError, match=rf"states '{old}', a deprecated name: write '.*{new}'"):
-        compose(with_fragments(write(tmp_path / "mine.json", content), "zero1", "fp32"), 1)
-
-
-@pytest.mark.parametrize(("names", "message"), [
-    (["bf16"], "[bf16] state no ZeRO stage: add one of zero0, zero1, zero2, zero3"),
-    (["offload_optimizer", "bf16"], "[offload_optimizer, bf16] state no ZeRO stage"),
-    (["zero3"], "[zero3] state no precision: add one of fp32, bf16, fp16"),
-])  # fmt: skip
-def test_stage_and_precision_must_be_stated(names: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        compose(with_fragments(*names), 1)
-    assert message in str(caught.value)
-
-
 def test_a_section_without_enabled_states_no_precision(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", {"fp16": {"loss_scale_window": 500}})
     with pytest.raises(ConfigError, match="state no precision"):
@@ -204,29 +152,32 @@ def test_a_section_without_enabled_states_no_precision(tmp_path: Path) -> None:
     assert precision_of(compose(with_fragments("zero1", "bf16", path), 1)) == "bf16"
 
 
-@pytest.mark.parametrize(("stage", "part", "device", "needed"), [
-    (0, "offload_optimizer", "cpu", "1, 2 or 3"),
-    (0, "offload_param", "cpu", "3"),
-    (2, "offload_param", "cpu", "3"),
+def offload(part: str, device: str) -> dict[str, Any]:
+    return {"zero_optimization": {part: {"device": device}}}
+
+
+@pytest.mark.parametrize(("names", "content", "message"), [
+    (["bf16"], {}, ", bf16] state no ZeRO stage: add one of zero0, zero1, zero2, zero3"),
+    (["offload_optimizer", "bf16"], {}, ", offload_optimizer, bf16] state no ZeRO stage"),
+    (["zero3"], {}, ", zero3] state no precision: add one of fp32, bf16, fp16"),
+    (["zero1", "bf16", "fp16"], {}, "enable both bf16 and fp16: choose one"),
+    (["zero0", "fp32"], offload("offload_optimizer", "cpu"), "to cpu at ZeRO stage 0, which needs stage 1, 2 or 3"),
+    (["zero0", "fp32"], offload("offload_param", "cpu"), "to cpu at ZeRO stage 0, which needs stage 3"),
+    (["zero2", "fp32"], offload("offload_param", "cpu"), "to cpu at ZeRO stage 2, which needs stage 3"),
+    (["zero3", "bf16"], offload("offload_optimizer", "nvme"), 'write zero_optimization.offload_optimizer.device "cpu"'),
 ])  # fmt: skip
-def test_offloading_needs_a_stage_that_supports_it(
-    tmp_path: Path, stage: int, part: str, device: str, needed: str
+def test_fragments_that_lack_or_contradict_something_are_refused(
+    tmp_path: Path, names: list[str], content: Any, message: str
 ) -> None:
-    path = write(tmp_path / "mine.json", {"zero_optimization": {part: {"device": device}}})
-    message = f"set {part} to {device} at ZeRO stage {stage}, which needs stage {needed}: "
-    with pytest.raises(ConfigError, match=message):
-        compose(with_fragments(f"zero{stage}", "fp32", path), 1)
+    path = write(tmp_path / "mine.json", content)
+    with pytest.raises(ConfigError) as caught:
+        compose(with_fragments(path, *names), 1)
+    assert message in str(caught.value)
 
 
 def test_offloading_to_none_is_allowed_at_any_stage(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.json", {"zero_optimization": {"offload_optimizer": {"device": "none"}}})
+    path = write(tmp_path / "mine.json", offload("offload_optimizer", "none"))
     assert not offloads_optimizer(compose(with_fragments("zero0", "fp32", path), 1))
-
-
-def test_offloading_the_optimizer_to_nvme_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.json", {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})
-    with pytest.raises(ConfigError, match=r"write zero_optimization.offload_optimizer.device \"cpu\""):
-        compose(with_fragments("zero3", "bf16", path), 1)
 
 
 def test_automatic_micro_batches_are_one_for_each_process_until_memory_is_known() -> None:
@@ -268,6 +219,7 @@ def test_every_preset_composes(preset: str) -> None:
     ("[" * 100000, "is not readable JSON"),
     ("\xff", "not UTF-8; convert it"),
     ('{"timers": []}', "timers is []: write an object"),
+    ("[1]", "holds a list, not a JSON object"),
 ])  # fmt: skip
 def test_unknown_keys_bad_values_and_bad_json_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.json"

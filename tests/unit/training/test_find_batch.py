@@ -75,11 +75,11 @@ def test_the_worst_update_has_full_sides_and_the_longest_sentences() -> None:
     assert (update.src_tokens, update.tgt_tokens) == (2 * 440, 2 * 220)
 
 
-def search(monkeypatch: pytest.MonkeyPatch, *trials: find_batch._Trial) -> tuple[Any, list[int | None]]:
+def search(monkeypatch: pytest.MonkeyPatch, *trials: find_batch._Told) -> tuple[Any, list[int | None]]:
     """Search with trials that end like these; return the outcome, and what each trial was to stay below."""
     limits: list[int | None] = []
 
-    def run(request: object, limit: int | None, *_: object) -> find_batch._Trial:
+    def run(request: object, limit: int | None, *_: object) -> find_batch._Told:
         limits.append(limit)
         return trials[len(limits) - 1]
 
@@ -91,9 +91,9 @@ def search(monkeypatch: pytest.MonkeyPatch, *trials: find_batch._Trial) -> tuple
 def test_it_steps_down_until_a_trial_ends_well(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failed = find_batch._Trial("memory", fits=(1000, 10), trying=10_000)
-    again = find_batch._Trial("memory", fits=(40, 1), trying=8960)
-    found, limits = search(monkeypatch, failed, again, find_batch._Trial("done", fits=(8000, 80), trying=8000))
+    failed = find_batch._Told("memory", fits=(1000, 10), trying=10_000)
+    again = find_batch._Told("memory", fits=(40, 1), trying=8960)
+    found, limits = search(monkeypatch, failed, again, find_batch._Told("done", fits=(8000, 80), trying=8000))
     assert limits == [None, 8960, 8064]
     assert found.fits == (8000, 80)
     assert caplog.messages[0] == (
@@ -102,15 +102,15 @@ def test_it_steps_down_until_a_trial_ends_well(
 
 
 def test_it_stops_close_to_what_has_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, limits = search(monkeypatch, find_batch._Trial("memory", fits=(9600, 10), trying=10_000))
+    found, limits = search(monkeypatch, find_batch._Told("memory", fits=(9600, 10), trying=10_000))
     assert (found.fits, limits) == ((9600, 10), [None])
 
 
 def test_failures_are_told_from_lack_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no update fits: with 40 source and 20 target tokens .* choose a higher"):
-        search(monkeypatch, find_batch._Trial("memory"))
+        search(monkeypatch, find_batch._Told("memory"))
     with pytest.raises(DstError, match="it broke"):
-        search(monkeypatch, find_batch._Trial("error", "it broke"))
+        search(monkeypatch, find_batch._Told("error", "it broke"))
     (tmp_path / "stderr").write_text("Traceback\nValueError: it broke\n")
     assert find_batch._explain(1, tmp_path / "stderr") == ("error", "a trial failed: ValueError: it broke")
     assert find_batch._explain(-9, tmp_path / "stderr")[0] == "memory"
