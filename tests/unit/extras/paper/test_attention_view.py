@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.data.corpora import TEXT, small_tokenizer
 
 from dstransformer.data import BOS_ID, EOS_ID
@@ -65,24 +63,6 @@ def test_merging_follows_the_formula() -> None:
             of_w, of_v = np.flatnonzero(queries.word_of == w), np.flatnonzero(keys.word_of == v)
             expected = sum(weights[:, i, j] for i in of_w for j in of_v) / len(of_w)
             np.testing.assert_allclose(merged[:, w, v], expected, rtol=1e-5)
-
-
-@given(st.integers(0, 2**32), st.lists(st.integers(1, 4), min_size=1), st.lists(st.integers(1, 4), min_size=1))
-def test_merged_rows_sum_to_one(seed: int, queries: list[int], keys: list[int]) -> None:
-    def sentence(lengths: list[int]) -> Sentence:
-        names = tuple("x" * len(lengths))
-        return Sentence(tuple("x" * sum(lengths)), names, np.repeat(np.arange(len(lengths)), lengths))
-
-    weights = draw(np.random.default_rng(seed), 3, sum(queries), sum(keys))
-    merged = merge_weights(weights, sentence(queries), sentence(keys))
-    assert merged.dtype == np.float32
-    np.testing.assert_allclose(merged.sum(-1), 1.0, rtol=1e-5)
-
-
-def test_words_of_one_piece_are_unchanged() -> None:
-    sentence = Sentence(("a", "b"), ("a", "b"), np.arange(2))
-    weights = draw(np.random.default_rng(2), 1, 2, 2)
-    np.testing.assert_array_equal(merge_weights(weights, sentence, sentence), weights)
 
 
 def test_each_head_has_its_own_colour() -> None:

@@ -66,17 +66,7 @@ def test_convolutional_path_lengths_are_those_of_their_graphs(n: int, k: int) ->
     assert layers.contiguous_path_length(n, k) == contiguous
 
 
-@pytest.mark.parametrize("n", [4, 9, 11])
-def test_a_dilated_stack_connects_every_earlier_position(n: int) -> None:
-    height = layers.dilated_path_length(n, 3)
-    for end in range(n):
-        assert _inputs_of(dilated_sources(3), n, height, end) == set(range(end + 1))
-
-
 def test_counts_grow_with_the_orders_of_the_paper() -> None:
-    powers = {1: 1, 3: 1, 4: 2, 9: 2, 10: 3, 27: 3, 28: 4, 3**12: 12, 3**12 + 1: 13}
-    for n, height in powers.items():
-        assert layers.dilated_path_length(n, 3) == height
     long, longer = Size(1000, 8, 3, 16), Size(2000, 8, 3, 16)
     growth = {
         kind.name: (
