@@ -19,8 +19,8 @@ from benchmarks.lib.processes import run_module
 from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, write_split
 from dstransformer.config import Config, compose
 from dstransformer.data import Split
-from dstransformer.data.loader import Position
 from dstransformer.data.packing import Packing
+from dstransformer.data.plan import Position
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.world import World, join_world, leave_world
 

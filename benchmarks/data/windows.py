@@ -21,8 +21,8 @@ from benchmarks.lib.bars import print_at_most
 from benchmarks.lib.memory import own_data_peak
 from benchmarks.lib.workload import sample_lengths, write_split
 from dstransformer.data import Shard, Split
-from dstransformer.data.loader import Position, UpdateLoader
-from dstransformer.data.plan import Budget
+from dstransformer.data.loader import UpdateLoader
+from dstransformer.data.plan import Budget, Position
 from dstransformer.data.windows import BLOCK_PAIRS, EpochPlanner, Planner, Window, WindowPlanner, check_split
 
 #: The large corpus: its pairs, those of a shard, the shards that differ, and those of a window.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dstransformer.data.loader import Position, Update
+from dstransformer.data.loader import Update
 from dstransformer.data.packing import PackedBatch, pack_pairs
-from dstransformer.data.plan import Budget, LengthSums, cut_update, plan_epoch
+from dstransformer.data.plan import Budget, LengthSums, Position, cut_update, plan_epoch
 
 Lengths = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]

@@ -18,7 +18,7 @@ from benchmarks.lib.limits import cpu_bandwidth, disk_bandwidth, file_system, fo
 from benchmarks.lib.processes import run_module
 from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, train_tokenizer, write_split
 from dstransformer.config import compose
-from dstransformer.data.loader import Position
+from dstransformer.data.plan import Position
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import join_world, leave_world

@@ -22,7 +22,8 @@ from benchmarks.lib.turns import median_ratio, take_turns
 from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, write_split
 from dstransformer.config import Config, compose
 from dstransformer.data import Split, SplitInfo
-from dstransformer.data.loader import Position, Update
+from dstransformer.data.loader import Update
+from dstransformer.data.plan import Position
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.training.engine import Engine

@@ -14,24 +14,9 @@ from dstransformer.data.augment import Augmentation
 from dstransformer.data.links import LinkReader
 from dstransformer.data.mixture import Mixture
 from dstransformer.data.packing import Links, PackedBatch, pack_pairs
-from dstransformer.data.plan import Budget, Indices, LengthSums, deal
+from dstransformer.data.plan import Budget, Indices, LengthSums, Position, deal
 from dstransformer.data.subwords import Pairs, SubwordSampling
 from dstransformer.data.windows import Window, build_planner
-
-
-@dataclass(frozen=True)
-class Position:
-    """A position in the data: the next update to compute.
-
-    Attributes:
-        epoch: The epoch, from 0.
-        update: The update within the window, from 0.
-        window: The window within the epoch, from 0; always 0 if an epoch is planned as a whole.
-    """
-
-    epoch: int = 0
-    update: int = 0
-    window: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,21 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Position:
+    """A position in the data: the next update to compute.
+
+    Attributes:
+        epoch: The epoch, from 0.
+        update: The update within the window, from 0.
+        window: The window within the epoch, from 0; always 0 if an epoch is planned as a whole.
+    """
+
+    epoch: int = 0
+    update: int = 0
+    window: int = 0
+
+
+@dataclass(frozen=True)
 class Budget:
     """The maximum tokens of an update on each side (section 5.1), and the number of its micro-batches.
 

@@ -28,9 +28,9 @@ import numpy as np
 import psutil
 import torch
 
-from dstransformer.data.loader import Position, Update
+from dstransformer.data.loader import Update
 from dstransformer.data.packing import pack_pairs
-from dstransformer.data.plan import Lengths, LengthSums
+from dstransformer.data.plan import Lengths, LengthSums, Position
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.distributed.launcher import check_launch, read_processes
 from dstransformer.distributed.world import World, free_port, join_world, leave_world, raise_on_all

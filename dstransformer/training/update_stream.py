@@ -11,10 +11,10 @@ from dstransformer.config import Config
 from dstransformer.data import Corpus
 from dstransformer.data.augment import Augmentation, TextPart
 from dstransformer.data.links import LinkReader
-from dstransformer.data.loader import Position, Update, UpdateLoader
+from dstransformer.data.loader import Update, UpdateLoader
 from dstransformer.data.mixture import build_mixture
 from dstransformer.data.packing import PackedBatch
-from dstransformer.data.plan import LengthSums, build_budget
+from dstransformer.data.plan import LengthSums, Position, build_budget
 from dstransformer.data.subwords import BpeDropout, SubwordSampling, UnigramSampling
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session

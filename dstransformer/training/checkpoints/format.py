@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dstransformer.config import Precision, precision_of, zero_stage
 from dstransformer.data import Manifest
-from dstransformer.data.loader import Position
+from dstransformer.data.plan import Position
 from dstransformer.errors import DataError
 from dstransformer.evaluation import Score
 from dstransformer.io.files import read_error

@@ -26,8 +26,8 @@ from dstransformer.data.augment import (
     upper,
     without_end_marks,
 )
-from dstransformer.data.loader import Position, Update, UpdateLoader
-from dstransformer.data.plan import Budget, LengthSums
+from dstransformer.data.loader import Update, UpdateLoader
+from dstransformer.data.plan import Budget, LengthSums, Position
 from dstransformer.data.subwords import BpeDropout, Pairs
 from dstransformer.errors import ConfigError
 

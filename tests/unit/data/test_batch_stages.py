@@ -14,8 +14,8 @@ from support.data.corpora import Rows, write_corpus
 
 from dstransformer.config import BatchStage, load_config
 from dstransformer.data import Corpus, Split
-from dstransformer.data.loader import Position, Update, UpdateLoader
-from dstransformer.data.plan import Budget, build_budget, describe_stages, plan_epoch
+from dstransformer.data.loader import Update, UpdateLoader
+from dstransformer.data.plan import Budget, Position, build_budget, describe_stages, plan_epoch
 from dstransformer.data.windows import WindowPlanner, check_split, training_lengths
 from dstransformer.errors import ConfigError, DataError
 

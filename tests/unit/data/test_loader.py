@@ -16,9 +16,9 @@ from support.data.corpora import Rows, write_corpus
 from torch import Tensor
 
 from dstransformer.data import BOS_ID, EOS_ID, Corpus, Split
-from dstransformer.data.loader import Position, Update, UpdateLoader
+from dstransformer.data.loader import Update, UpdateLoader
 from dstransformer.data.packing import PackedBatch, Packing
-from dstransformer.data.plan import Budget
+from dstransformer.data.plan import Budget, Position
 from dstransformer.errors import DataError
 
 LONGEST = 12

@@ -17,8 +17,8 @@ from support.data.corpora import TEXT, train_model, write_corpus
 
 from data_prep.grammar.grammar import generate_pairs
 from dstransformer.data import BOS_ID, EOS_ID, UNK_ID, Corpus, Split, Tokenizer
-from dstransformer.data.loader import Position, Update, UpdateLoader
-from dstransformer.data.plan import Budget, LengthSums
+from dstransformer.data.loader import Update, UpdateLoader
+from dstransformer.data.plan import Budget, LengthSums, Position
 from dstransformer.data.subwords import BpeDropout, Pairs, SubwordSampling, UnigramSampling, Word
 
 BUDGET = Budget(src_tokens=400, tgt_tokens=400, micro_batches=4)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.data.corpora import Rows, write_corpus
 
 from dstransformer.data import Corpus, Split
-from dstransformer.data.loader import Position, UpdateLoader
+from dstransformer.data.loader import UpdateLoader
 from dstransformer.data.mixture import Mixture
-from dstransformer.data.plan import Budget, plan_epoch
+from dstransformer.data.plan import Budget, Position, plan_epoch
 from dstransformer.data.subwords import BpeDropout
 from dstransformer.data.windows import Planner, WindowPlanner, build_planner, check_split, training_lengths
 from dstransformer.errors import ConfigError, DataError

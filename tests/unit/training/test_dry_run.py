@@ -14,7 +14,7 @@ from support.training.runs import TINY
 from dstransformer.cli import main
 from dstransformer.config import load_config
 from dstransformer.data import Corpus
-from dstransformer.data.loader import Position
+from dstransformer.data.plan import Position
 from dstransformer.errors import ConfigError, DstError, UserError
 from dstransformer.io.files import file_sha256
 from dstransformer.model import save_bundle

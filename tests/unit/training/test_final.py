@@ -14,7 +14,7 @@ import pytest
 from support.services.serving import save_small_bundle
 
 from dstransformer.config import Config, load_config
-from dstransformer.data.loader import Position
+from dstransformer.data.plan import Position
 from dstransformer.evaluation.validation import score_name
 from dstransformer.io.files import file_sha256
 from dstransformer.io.retry import RetryPolicy

@@ -17,7 +17,7 @@ from support.processes.launching import run_command
 
 from dstransformer.cli import main
 from dstransformer.config import load_config
-from dstransformer.data.loader import Position
+from dstransformer.data.plan import Position
 from dstransformer.errors import DataError, StorageError
 from dstransformer.io.files import file_sha256
 from dstransformer.model import open_bundle, save_bundle

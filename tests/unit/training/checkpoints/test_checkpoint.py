@@ -10,7 +10,7 @@ from typing import IO, Any
 import pytest
 from support.training.manifests import change_manifest
 
-from dstransformer.data.loader import Position
+from dstransformer.data.plan import Position
 from dstransformer.errors import DataError, NewerFormatError, StorageError
 from dstransformer.evaluation import Score
 from dstransformer.io.files import file_sha256

@@ -15,7 +15,7 @@ from support.data.corpora import small_tokenizer
 from support.faults.disk import full_disk
 
 from dstransformer.config import load_config
-from dstransformer.data.loader import Position
+from dstransformer.data.plan import Position
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.supervision.stop_signals import StopRequest

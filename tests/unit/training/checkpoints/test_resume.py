@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dstransformer.config import load_config
-from dstransformer.data.loader import Position
+from dstransformer.data.plan import Position
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import Checkpoint, TrainState
