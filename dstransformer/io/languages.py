@@ -38,9 +38,6 @@ _UNDIVIDED = frozenset(("Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Lana", "Tale", 
 _NOT_13A = _UNDIVIDED | {"Hani", "Bopo", "Hira", "Kana", "Hang"}
 _SAMPLE = 1000
 
-#: Scripts with capital letters.
-_CASED = frozenset(("Latn", "Cyrl", "Grek", "Armn", "Copt", "Glag", "Adlm", "Dsrt", "Osge", "Cher", "Vith", "Medf"))
-
 #: Marks that end a sentence before a space, of all scripts. Greek's question mark is the semicolon of others.
 SPACED_ENDS = ".!?…؟۔।॥։።፧།༎"
 
@@ -109,11 +106,6 @@ class Language:
         if self.script in _CHINESE or self.script in ("Jpan", "Hrkt", "Hira", "Kana"):
             return 2
         return 5 if self.script in _UNDIVIDED else None
-
-    @property
-    def has_case(self) -> bool | None:
-        """Whether its script has capital letters."""
-        return None if self.script is None else self.script in _CASED
 
     @property
     def tokenizer(self) -> str:

@@ -169,6 +169,7 @@ class Session:
                 with self._watching_peers():
                     yield
             except BaseException as error:
+                self._monitor.log.record_error(error)  # before other ranks come to a verdict
                 self._monitor.stop(error)
                 report(error)
                 raise

@@ -3,26 +3,74 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
 
 from dstransformer.config import Config
 from dstransformer.config.loading import read_config
+from dstransformer.distributed.supervision.rank_log import (
+    END_NAME,
+    MAX_BYTES,
+    VERDICTS,
+    End,
+    RankProcess,
+    Start,
+    log_path,
+    read_end,
+    read_start,
+)
 from dstransformer.errors import DataError, DstError, UserError, counted
-from dstransformer.extras.doctor.causes import PastRun, find_cause, read_past_run
 from dstransformer.extras.doctor.finding import Finding, Level, collect
 from dstransformer.extras.doctor.machine import GIB, describe_room
 from dstransformer.extras.doctor.store import check_tracking
-from dstransformer.io.files import lock_owner
+from dstransformer.io.files import RESUME_ADVICE, lock_owner, read_bounded
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import BUNDLE_FILES, RUN_LOCK, is_run
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
 from dstransformer.training.checkpoints.integrity import MANIFEST, check_manifest, complete_checkpoints, verify_files
 
-_AGAIN = "run the same command to write it again"
+_AGAIN = "run the same command again: it resumes from the newest checkpoint, or starts over if there is none"
+
+_MEMORY = (
+    "use more processes, or --ds zero2 or zero3 with offload_optimizer, or training.activation_checkpointing=true; "
+    "`dst train … --dry-run` estimates the memory"
+)
+
+#: What to do, by the cause. Errors of this package say it themselves.
+_ADVICE = {
+    "memory": _MEMORY,
+    "full disk": RESUME_ADVICE,
+    "disk": f"look at that disk; then {_AGAIN}",
+    "hung": "the stacks in logs/rank-*.log say where it hangs; check GPUs and network",
+    "silent": f"look at that machine and at the network to it; then {_AGAIN}",
+    "connection": f"NCCL_DEBUG=INFO shows more; see GLOO_SOCKET_IFNAME; then {_AGAIN}",
+    "bug": "a bug, or a fault of the machine: please report it with logs/",
+}
+
+#: The kernel's log.
+_KMSG = Path("/dev/kmsg")
+
+
+class Cause(NamedTuple):
+    """Why a run ended.
+
+    Attributes:
+        text: The reason.
+        advice: What to do; empty if the reason says it.
+        is_fault: Whether something failed; false if the run finished or was asked to stop.
+    """
+
+    text: str
+    advice: str = ""
+    is_fault: bool = True
 
 
 @dataclass
@@ -32,7 +80,10 @@ class RunFolder:
     Attributes:
         path: The folder.
         owner: The process that trains in it; None if none does.
-        past: What the last run in it has recorded.
+        start: Who started the last run in it; None if nothing says that.
+        end: How that ended; None if nothing says that.
+        logs: The lines of the log of each rank since its start, as far as the log goes back.
+        written: When each rank wrote its log last, in Unix seconds.
         config: The configuration; None if it cannot be read.
         lines: The lines of ``metrics.jsonl``.
         damage: What cannot be read.
@@ -40,10 +91,25 @@ class RunFolder:
 
     path: Path
     owner: str | None = None
-    past: PastRun = field(default_factory=PastRun)
+    start: Start | None = None
+    end: End | None = None
+    logs: dict[int, list[str]] = field(default_factory=dict)
+    written: dict[int, float] = field(default_factory=dict)
     config: Config | None = None
     lines: list[MetricsLine] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
+
+    @property
+    def processes(self) -> list[RankProcess]:
+        """The processes of the last run, by rank."""
+        return self.start.ranks if self.start else []
+
+    @property
+    def warnings(self) -> list[str]:
+        """The warnings and errors that the ranks logged before their end."""
+        lines = [line.split(" ", 3) for lines in self.logs.values() for line in lines]  # date, time, level, message
+        found = [parts[3] for parts in lines if len(parts) == 4 and parts[2] in ("WARNING", "ERROR", "CRITICAL")]
+        return [text for text in found if not text.startswith("ended: ")]
 
     def last(self, *kinds: str) -> MetricsLine | None:
         """The last line of some kinds; None if there is none."""
@@ -82,12 +148,19 @@ def read_run(path: Path) -> RunFolder:
         run.owner = lock_owner(path / RUN_LOCK)
     except OSError as error:
         run.damage.append(f"cannot tell whether a process trains there ({error.strerror})")
-    run.past = read_past_run(path)
-    run.damage += run.past.damage
-    try:
+    with _noting(run.damage):
+        run.start = read_start(path)
+    with _noting(run.damage):
+        run.end = read_end(path)
+    for rank, process in enumerate(run.processes):
+        with _noting(run.damage):
+            log = log_path(path, rank)
+            text = _read_log(log.with_name(f"{log.name}.1")) + _read_log(log)
+            begin = f"rank {rank} of {len(run.processes)} on {process.host}, process {process.process}, "
+            run.logs[rank] = text.rpartition(begin)[2].splitlines()[1:]
+            run.written[rank] = log.stat().st_mtime
+    with _noting(run.damage):
         run.config = read_config(path / "config.yaml")
-    except DstError as error:
-        run.damage.append(str(error))
     _read_metrics(run, path / METRICS_NAME)
     return run
 
@@ -98,18 +171,14 @@ def _read_metrics(run: RunFolder, path: Path) -> None:
     if not path.is_file():
         run.damage.append(f"{path} is not a file")
         return
-    try:
+    with _noting(run.damage):
         run.lines = list(read_records(path, skip_damaged=True))
         for _ in read_records(path, skip_damaged=False):
             pass
-    except DataError as error:
-        run.damage.append(str(error))
-    except OSError as error:
-        run.damage.append(f"cannot read {path}: {error.strerror}")
 
 
 def _check_start(run: RunFolder) -> Iterator[Finding]:
-    if (start := run.past.start) is None:
+    if (start := run.start) is None:
         yield Finding("run", f"{run.path}; nothing says when it started", "note", "runs record it in logs/")
         return
     processes = "1 process" if len(start.ranks) == 1 else f"{len(start.ranks)} processes"
@@ -122,14 +191,15 @@ def _check_end(run: RunFolder) -> Iterator[Finding]:
     if run.owner is not None:
         yield Finding("end", f"{run.owner} trains in it now")
         return
-    cause, end = find_cause(run.past), run.past.end
-    seen = [*run.past.written.values()]
+    cause, end = find_cause(run), run.end
+    seen = [*run.written.values()]
     seen += [line["time"] for line in run.lines[-1:] if isinstance(line.get("time"), int | float)]
     ended = end.time if end else max(seen, default=0.0)
     when = f"{_time(ended)}, " if ended else ""
     bundle = run.path / "bundle"
     if end and end.cause == "finished" and not all((bundle / name).is_file() for name in BUNDLE_FILES):
-        yield Finding("end", f"{when}finished, but {bundle} is not complete", "FAULT", _AGAIN)
+        text = f"{when}finished, but {bundle} is not complete"
+        yield Finding("end", text, "FAULT", "run the same command to write it again")
     else:
         level: Level = "FAULT" if cause.is_fault else "note" if cause.advice else "ok"
         yield Finding("end", f"{when}{cause.text}", level, cause.advice)
@@ -182,7 +252,7 @@ def _check_checkpoint(run: RunFolder) -> Iterator[Finding]:
     damaged: list[str] = []
     for path in reversed(paths):
         try:
-            verify_files(path, _read_manifest(path)["files"])
+            verify_files(path, _read_files(path))
         except DataError as error:
             damaged.append(str(error))
         else:
@@ -201,16 +271,13 @@ def _check_checkpoint(run: RunFolder) -> Iterator[Finding]:
         yield Finding("checkpoint", f"{good}; {counted(len(paths), 'checkpoint')}")
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    manifest = path / MANIFEST
-
-    def build(content: dict[str, Any]) -> dict[str, Any]:
-        files = content["files"]
-        if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
-            raise TypeError
-        return content
-
-    return read_record(manifest, build, check=lambda content: check_manifest(manifest, content), nan=True)
+def _read_files(path: Path) -> dict[str, str]:
+    """The hashes of the files of a checkpoint, from its manifest."""
+    manifest, hashes = path / MANIFEST, TypeAdapter(dict[str, str])
+    return read_record(
+        manifest, lambda content: hashes.validate_python(content["files"]),
+        check=lambda content: check_manifest(manifest, content), nan=True,
+    )  # fmt: skip
 
 
 def _size(path: Path) -> int:
@@ -234,7 +301,7 @@ def _check_disk(run: RunFolder) -> Iterator[Finding]:
 
 
 def _check_warnings(run: RunFolder) -> Iterator[Finding]:
-    texts = run.past.warnings
+    texts = run.warnings
     if not texts:
         yield Finding("warnings", "none since the last start")
     else:
@@ -254,3 +321,78 @@ def _time(seconds: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
         return "at an unknown time"
+
+
+def _read_log(path: Path) -> str:
+    """The text of a log; empty if it is missing. Stacks at its end may exceed its usual size."""
+    try:
+        return read_bounded(path, 2 * MAX_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+@contextmanager
+def _noting(damage: list[str]) -> Iterator[None]:
+    """Note why the block cannot read a file."""
+    try:
+        yield
+    except DstError as error:
+        damage.append(str(error))
+    except OSError as error:
+        damage.append(f"cannot read {error.filename}: {error.strerror}")
+
+
+def find_cause(run: RunFolder) -> Cause:
+    """Why a run ended in which no process trains now."""
+    end, ranks = run.end, run.processes
+    if end is None:
+        return _explain_silence(run, ranks)
+    if end.cause == "finished":
+        return Cause("finished", is_fault=False)
+    if end.cause == "stopped":
+        return Cause(end.message, _AGAIN, is_fault=False)
+    if end.cause == "interrupted":
+        return Cause("ended by a second Ctrl-C, without a checkpoint of its last update", _AGAIN, is_fault=False)
+    named = [ranks[rank] for rank in end.ranks if rank < len(ranks)]
+    if end.cause == "died":
+        return Cause(end.message, _explain_death(named))
+    text = end.message
+    if end.cause not in VERDICTS and len(ranks) > 1 and named:
+        text = f"rank {end.ranks[0]} on {named[0].host}: {text}"
+    advice = _ADVICE.get(end.cause, "")
+    return Cause(text, "" if advice in text else advice)
+
+
+def _explain_silence(run: RunFolder, ranks: Sequence[RankProcess]) -> Cause:
+    """Why a run ended that has recorded no end."""
+    if any(END_NAME in text for text in run.damage) or not run.written:
+        return Cause("nothing says when or how it ended", "read what the launcher printed, or run the command again")
+    first = min(run.written, key=lambda rank: run.written[rank])
+    who = "its process" if len(ranks) == 1 else f"its {len(ranks)} processes"
+    whose = "its log" if len(ranks) == 1 else f"the log of rank {first} on {ranks[first].host} stops first and"
+    last = run.logs[first][-1:] or ["nothing"]
+    text = f"{who} ended without a word, killed (kill -9), or the machine failed; {whose} ends with: {last[0]}"
+    return Cause(text, _explain_death(ranks))
+
+
+def _explain_death(ranks: Sequence[RankProcess]) -> str:
+    """What to do about processes that were killed, and whether the kernel did so because memory ran out."""
+    here = {each.process for each in ranks if each.host == platform.node()}
+    if here & killed_for_memory():
+        return f"the kernel killed it because this machine's memory ran out: {_MEMORY}"
+    hosts = ", ".join(sorted({each.host for each in ranks} - {platform.node()})) or "this machine"
+    return f"`dmesg -T | grep -i killed` on {hosts} says whether memory ran out there; if not, {_AGAIN}"
+
+
+def killed_for_memory(log: Path = _KMSG) -> set[int]:
+    """The processes that the kernel of this machine has killed because memory ran out, as far as its log tells."""
+    killed: set[int] = set()
+    with suppress(OSError), os.fdopen(os.open(log, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+        line: bytes | None = b"-"
+        while line:  # None at the end of the kernel's log
+            try:
+                line = file.read(8192)
+            except BrokenPipeError:  # the kernel has overwritten the line
+                continue
+            killed.update(int(number) for number in re.findall(rb"Killed process (\d+)", line or b""))
+    return killed

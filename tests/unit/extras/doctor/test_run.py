@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,20 @@ from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision import rank_log
 from dstransformer.distributed.supervision.rank_log import LOGS, End, RankLog, RankProcess, Start, record_start
 from dstransformer.errors import ConfigError
-from dstransformer.extras.doctor import causes
-from dstransformer.extras.doctor.causes import PastRun, find_cause, killed_for_memory, read_past_run
+from dstransformer.extras.doctor import run as doctor_run
+from dstransformer.extras.doctor.run import RunFolder, find_cause, killed_for_memory, read_run
 from dstransformer.io.files import RESUME_ADVICE
 
 
-def past(cause: str = "", message: str = "", ranks: list[int] | None = None, size: int = 1) -> PastRun:
+def past(cause: str = "", message: str = "", ranks: list[int] | None = None, size: int = 1) -> RunFolder:
     """A run that has recorded an end, or none."""
     processes = [RankProcess(host=platform.node(), process=100 + rank) for rank in range(size)]
     start = Start(version="0.1.0", launcher="srun", time=1e9, ranks=processes)
     known: Any = {"status": 1, "cause": cause, "message": message, "ranks": ranks or [], "phase": "", "time": 1e9}
     logs = {rank: ["an earlier line", f"line of {rank}"] for rank in range(size)}
     written = {rank: 1e9 - rank for rank in range(size)}
-    return PastRun(start, End.model_validate(known) if cause else None, logs, written)
+    end = End.model_validate(known) if cause else None
+    return RunFolder(Path("r"), None, start, end, logs, written)
 
 
 FULL = f"cannot write /r: No space left on device; {RESUME_ADVICE}"
@@ -48,10 +50,10 @@ SILENCE = "rank 1 on b has not answered for 60 s (training.silence_seconds); …
     (past("died", "rank 1 has died", [1], 2), "rank 1 has died", "dmesg", True),
     (past(), "its process ended without a word", "dmesg", True),
     (past(size=2), f"the log of rank 1 on {platform.node()} stops first and ends with: line of 1", "dmesg", True),
-    (PastRun(), "nothing says when or how it ended", "run the command again", True),
-    (PastRun(past().start, None, {0: ["x"]}, {0: 1.0}, ["r/end.json is damaged"]), "nothing says", "launcher", True),
+    (RunFolder(Path("r")), "nothing says when or how it ended", "run the command again", True),
+    (replace(past(), damage=["r/end.json is damaged"]), "nothing says", "launcher", True),
 ])  # fmt: skip
-def test_each_end_has_its_cause_and_advice(run: PastRun, text: str, advice: str, is_fault: bool) -> None:
+def test_each_end_has_its_cause_and_advice(run: RunFolder, text: str, advice: str, is_fault: bool) -> None:
     cause = find_cause(run)
     assert text in cause.text
     assert advice in cause.advice if advice else not cause.advice
@@ -63,7 +65,7 @@ def test_a_process_that_the_kernel_killed_is_recognised(tmp_path: Path, monkeypa
     log.write_text("6,1,2,-;Memory cgroup out of memory: Killed process 101 (python)\n6,1,3,-;Killed process 7 (x)\n")
     assert killed_for_memory(log) == {7, 101}
     assert killed_for_memory(tmp_path / "none") == set()
-    monkeypatch.setattr(causes, "killed_for_memory", lambda: killed_for_memory(log))
+    monkeypatch.setattr(doctor_run, "killed_for_memory", lambda: killed_for_memory(log))
     for run in (past("died", "rank 1 has died", [1], 2), past(size=2)):
         assert find_cause(run).advice.startswith("the kernel killed it because this machine's memory ran out: use more")
     assert "dmesg" in find_cause(past("died", "rank 0 has died", [0], 2)).advice
@@ -77,17 +79,16 @@ def log_rank(run: Path, text: str, rank: int = 0, size: int = 1) -> None:
 
 
 def test_only_the_log_of_the_last_start_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_past_run(tmp_path) == PastRun()
     process = RankProcess(host=platform.node(), process=os.getpid())
     record_start(tmp_path, [process] * 2)
     for text in ("the first", "the second"):
         for rank in range(2):
             log_rank(tmp_path, text, rank, 2)
-    found = read_past_run(tmp_path)
+    found = read_run(tmp_path)
     assert found.warnings == ["the second"] * 2
     assert found.logs[1][-1].endswith("INFO ended")
-    assert not found.damage
+    assert [text for text in found.damage if "config.yaml" not in text] == []
     monkeypatch.setattr(rank_log, "MAX_BYTES", 300)
     log_rank(tmp_path, "the third", 1, 2)  # the log is turned over within a start
     assert (tmp_path / LOGS / "rank-00001.log.1").exists()
-    assert read_past_run(tmp_path).warnings[-1] == "the third"
+    assert read_run(tmp_path).warnings[-1] == "the third"
