@@ -15,16 +15,21 @@ import gc
 import os
 import shutil
 import signal
-import subprocess
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from support.data.corpora import build_toy
+from support.faults.disk import mounted
 from support.processes.forks import environment
+from support.processes.launching import run_dst
+from support.training.runs import plain_options
 
 #: A file system in memory, and the room that all tests need, with some to spare.
 MEMORY, NEEDED_BYTES = Path("/dev/shm"), 8 << 30
@@ -59,12 +64,14 @@ FOLDERS = ("cluster", "distributed", "integration", "gpu", "fuzz", "unit")
 
 #: The files that take longest; they come before all others.
 SLOWEST = (
-    "test_distillation.py", "test_slurm_workflow.py", "test_tutorials.py", "test_engine.py", "test_watchdog.py",
-    "test_slurm.py", "test_table3.py", "test_markup.py", "test_align.py", "test_launch_files.py",
-    "test_tracking_outages.py", "test_preemption.py", "test_portable.py", "test_offload.py", "test_two_nodes.py",
-    "test_evaluate.py", "test_hf_export.py", "test_tracking_stores.py", "test_separate_vocabularies.py",
-    "test_dst_cli.py",
+    "test_tutorials.py", "test_distillation.py", "test_slurm_workflow.py", "test_engine.py", "test_watchdog.py",
+    "test_slurm.py", "test_table3.py", "test_markup.py", "test_launch_files.py", "test_tracking_outages.py",
+    "test_preemption.py", "test_portable.py", "test_offload.py", "test_two_nodes.py", "test_evaluate.py",
+    "test_hf_export.py", "test_tracking_stores.py", "test_separate_vocabularies.py", "test_dst_runs.py",
 )  # fmt: skip
+
+#: Where a database of MLflow says in which folder artifacts are: tables and columns.
+ARTIFACTS = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
 
 #: For each file of tests, whether one of its tests belongs to the first tier.
 FIRST_TIER = pytest.StashKey[dict[Path, bool]]()
@@ -120,9 +127,11 @@ def extended(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def no_tracking_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unset the tracking server of the user or of an earlier test: ``mlflow.set_tracking_uri`` sets this variable."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def own_environment() -> Iterator[None]:
+    """What a test changes in the environment ends with it. The tracking server of the user is none of the tests'."""
+    with patch.dict(os.environ):
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -132,13 +141,12 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Ca
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def share(name: str, make: Callable[[Path], object]) -> Path:
-        folder = base / name
+        folder, complete = base / name, base / f"{name}.complete"
         with FileLock(base / f"{name}.lock"):
-            if not folder.exists():
-                aside = base / f"{name}.partial"
-                shutil.rmtree(aside, ignore_errors=True)
-                make(aside)
-                aside.rename(folder)
+            if not complete.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                make(folder)
+                complete.touch()
         return folder
 
     return share
@@ -158,13 +166,46 @@ def toy_corpus(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -
     return shared_folder("toy-corpus", lambda folder: build_toy(folder, pairs=600))
 
 
+@pytest.fixture(scope="session")
+def trained(shared_folder: Callable[[str, Callable[[Path], object]], Path], toy_corpus: Path) -> Path:
+    """A bundle that has learned the embedded grammar. Tests must not change it."""
+    from support.training.trained import trained_bundle
+
+    return shared_folder("trained-bundle", lambda folder: trained_bundle(folder, toy_corpus, updates=150))
+
+
+@pytest.fixture(scope="session")
+def plain_run(
+    shared_folder: Callable[[str, Callable[[Path], object]], Path], toy_corpus: Path, empty_store: Path
+) -> Path:
+    """The run of :func:`plain_options`, in one process. Beside it are its MLflow database and what it printed."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        shutil.copy(empty_store, folder / "mlflow.db")
+        done = run_dst(*plain_options(toy_corpus, folder / "plain"))
+        assert done.returncode == 0, done.stderr
+        (folder / "stdout").write_text(done.stdout)
+        (folder / "stderr").write_text(done.stderr)
+
+    return shared_folder("plain", make) / "plain"
+
+
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a file system of 300 kB. Skips where none can be mounted."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def plain_copy(plain_run: Path, tmp_path: Path) -> Path:
+    """A copy of that run and of what MLflow has of it, for a test to resume or to change."""
+    runs = tmp_path / "runs"
+    shutil.copytree(plain_run.parent, runs)
+    state, places = runs / "plain" / "tracking.json", (str(plain_run.parent), str(runs))
+    state.write_text(state.read_text().replace(*places))
+    with closing(sqlite3.connect(runs / "mlflow.db")) as store, store:
+        for table, column in ARTIFACTS:
+            store.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", places)
+    return runs / "plain"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder on a file system of 300 kB, or of another size that is given indirectly."""
+    with mounted(tmp_path / "disk", f"size={getattr(request, 'param', '300k')}") as folder:
+        yield folder

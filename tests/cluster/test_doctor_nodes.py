@@ -7,13 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.clusters.nodes import TwoNodes, two_nodes
-from support.clusters.tools import UnavailableError
 from support.processes.launching import run_command
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -23,11 +21,7 @@ Findings = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
-    with ExitStack() as stack:
-        try:
-            nodes = stack.enter_context(two_nodes(tmp_path_factory.mktemp("cluster")))
-        except UnavailableError as reason:
-            pytest.skip(str(reason))
+    with two_nodes(tmp_path_factory.mktemp("doctor") / "cluster") as nodes:
         yield nodes
 
 

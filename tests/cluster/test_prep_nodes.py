@@ -13,7 +13,6 @@ import pytest
 from support.clusters.dask import dask_process
 from support.clusters.nodes import two_nodes
 from support.clusters.slurm import slurm_cluster
-from support.clusters.tools import UnavailableError
 from support.data.prep import contents, some_chunks, text_and_corpus
 from support.processes.forks import REPOSITORY
 from support.processes.launching import finish, started, wait_until
@@ -28,22 +27,13 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
     return text_and_corpus(tmp_path_factory.mktemp("given"), PAIRS)
 
 
-def folder_in(tmp_path: Path) -> Path:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    return folder
-
-
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_build_survives_the_worker_of_a_node(tmp_path: Path, given: Given) -> None:
     (options, wanted), out, file = given, tmp_path / "corpus", tmp_path / "scheduler.json"
     build = [sys.executable, "-m", "data_prep", "build", *options, "--cluster", str(file), "--out", str(out)]
     with ExitStack() as stack:
-        try:
-            cluster = stack.enter_context(two_nodes(folder_in(tmp_path)))
-        except UnavailableError as reason:
-            pytest.skip(str(reason))
+        cluster = stack.enter_context(two_nodes(tmp_path / "cluster"))
         first = cluster.nodes[0]
         stack.enter_context(dask_process("scheduler", file, "--host", first.address, before=first.command()))
         workers = [
@@ -70,11 +60,7 @@ def test_a_job_survives_the_workers_of_a_node(tmp_path: Path, given: Given) -> N
     def said() -> str:
         return log.read_text()[-3000:] if log.exists() else "the job did not start"
 
-    with ExitStack() as stack:
-        try:
-            slurm = stack.enter_context(slurm_cluster(folder_in(tmp_path)))
-        except UnavailableError as reason:
-            pytest.skip(str(reason))
+    with slurm_cluster(tmp_path / "cluster") as slurm:
         size = ["--nodes=2", "--cpus-per-task=1", "--export=ALL,DST_INTERFACE=lo", f"--output={log}"]
         script = str(REPOSITORY / "launch" / "slurm-prep.sbatch")
         job = slurm.run("sbatch", "--parsable", *size, script, *options, "--out", str(out), cwd=tmp_path).strip()

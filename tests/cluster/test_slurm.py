@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from support.clusters.slurm import Slurm, slurm_cluster
-from support.clusters.tools import UnavailableError
 from support.processes.forks import REPOSITORY
 from support.processes.launching import free_port, wait_until
 from support.training.runs import TINY, latest_state, losses
@@ -19,13 +18,8 @@ UPDATES = 80
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Slurm]:
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    try:
-        with slurm_cluster(folder) as cluster:
-            yield cluster
-    except UnavailableError as reason:
-        pytest.skip(str(reason))
+    with slurm_cluster(tmp_path / "slurm") as cluster:
+        yield cluster
 
 
 def submit(slurm: Slurm, log: Path, *train: str, **variables: str) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from support.clusters.nodes import TwoNodes, two_nodes
-from support.clusters.tools import UnavailableError
 from support.processes.forks import REPOSITORY
 from support.processes.launching import HANG_SECONDS, run_command, started, wait_until
 from support.processes.ranks import run_dst_ranks
@@ -20,13 +19,8 @@ UPDATES = 10
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TwoNodes]:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    try:
-        with two_nodes(folder) as nodes:
-            yield nodes
-    except UnavailableError as reason:
-        pytest.skip(str(reason))
+    with two_nodes(tmp_path / "cluster") as nodes:
+        yield nodes
 
 
 def train_arguments(corpus: Path, run: Path, updates: int = UPDATES) -> list[str]:

@@ -9,13 +9,13 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.faults.disk import mounted
 from support.processes.forks import Fork
 from support.processes.launching import wait_until
 from support.processes.ranks import finish_all, run_dst_ranks, srun
-from support.training.runs import TINY, latest_state, losses
+from support.training.runs import TINY, latest_state, losses, records
 
 from dstransformer.training.checkpoints.following import is_finished
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
@@ -39,22 +39,12 @@ def unmount(folder: Path) -> None:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 8 MiB, which can be unmounted and mounted again from ``disk-itself``."""
-    itself, folder = tmp_path / "disk-itself", tmp_path / "disk"
-    itself.mkdir()
+    folder = tmp_path / "disk"
     folder.mkdir()
-    try:
-        mount("-t", "tmpfs", "-o", "size=8m", "tmpfs", itself)
-    except (subprocess.CalledProcessError, FileNotFoundError):
-        pytest.skip("mounting a small tmpfs needs root")
-    mount("--bind", itself, folder)
-    yield folder
-    for place in (folder, itself):
-        subprocess.run(["umount", "-l", str(place)], check=False, capture_output=True)
-
-
-def unsaved(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == "unsaved"]
+    with mounted(tmp_path / "disk-itself", "size=8m") as itself:
+        mount("--bind", itself, folder)
+        yield folder
+        subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
 
 
 @contextmanager
@@ -144,7 +134,7 @@ def test_a_run_outlives_every_fault_of_its_disks(toy_corpus: Path, disk: Path) -
         assert reason in errors, (reason, errors)
     step = latest_state(run)["step"]
     assert len(losses(run)) == step, "every line of the metrics is there, once"
-    assert len(unsaved(run)) >= len(faults)
+    assert len(records(run, "unsaved")) >= len(faults)
     verify_checkpoint(read_checkpoint(run / "checkpoints" / f"step-{step:08d}"))
 
 
@@ -162,7 +152,7 @@ def test_the_end_of_a_run_waits_for_a_full_disk(toy_corpus: Path, disk: Path) ->
         outputs = finish_all(ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     assert (run / "bundle" / "model.safetensors").exists()
-    assert [(line["step"], line["what"]) for line in unsaved(run)][-1] == (12, "the last checkpoint")
+    assert [(line["step"], line["what"]) for line in records(run, "unsaved")][-1] == (12, "the last checkpoint")
     assert len(losses(run)) == 12
     assert json.loads((run / "end.json").read_text())["status"] == 0
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from support.data.corpora import build_toy
-from support.processes.launching import finish, run_dst, wait_until
+from support.processes.launching import run_dst, wait_until
 from support.processes.ranks import finish_all, run_dst_ranks, srun
-from support.training.runs import TINY, latest_state, losses
+from support.training.runs import TINY, latest_state, losses, plain_options
 
 from dstransformer.model import open_bundle
+
+pytestmark = pytest.mark.slow
 
 HALF = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
 
@@ -23,21 +23,12 @@ def train_arguments(corpus: Path, run: Path, *overrides: str, ds: tuple[str, ...
     return [*options, "training.max_updates=6", "checkpoint.every_updates=2", *overrides]
 
 
-@pytest.fixture(scope="module")
-def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two ranks, with checkpoints at updates 2, 4 and 6."""
-    run = tmp_path_factory.mktemp("runs") / "trained"
-    done = run_dst_ranks(2, *train_arguments(toy_corpus, run))
+def resume(ranks: int, corpus: Path, run: Path, *overrides: str, ds: tuple[str, ...], **variables: str) -> str:
+    """Give the command of a copy of the plain run again, on a number of ranks; return what they say."""
+    command = [*plain_options(corpus, run, "tracking.enabled=false", *overrides), "--ds", *ds]
+    done = run_dst_ranks(ranks, *command, extra=variables)
     assert done.returncode == 0, done.stderr
-    return run
-
-
-@pytest.fixture
-def again(trained: Path, tmp_path: Path) -> Path:
-    """A copy of that run, to resume."""
-    run = tmp_path / "again"
-    shutil.copytree(trained, run)
-    return run
+    return done.stderr
 
 
 def assert_one_error(done: subprocess.CompletedProcess[str], *parts: str) -> None:
@@ -49,7 +40,6 @@ def assert_one_error(done: subprocess.CompletedProcess[str], *parts: str) -> Non
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
 class TestMistakes:
     def test_a_mistake_on_one_node_ends_all_ranks(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
@@ -74,25 +64,20 @@ class TestMistakes:
         (2, ("zero3", "fp32"), "2 ranks, ZeRO stage 3, fp32"),
         pytest.param(2, ("zero2", "bf16"), "2 ranks, ZeRO stage 2, bf16", marks=pytest.mark.extended),
     ])  # fmt: skip
-    def test_another_layout_resumes_and_says_so(
-        self, again: Path, toy_corpus: Path, ranks: int, ds: tuple[str, ...], layout: str
+    def test_another_layout_and_other_kernels_resume_and_say_so(
+        self, plain_copy: Path, toy_corpus: Path, ranks: int, ds: tuple[str, ...], layout: str
     ) -> None:
-        done = run_dst_ranks(ranks, *train_arguments(toy_corpus, again, "training.max_updates=8", ds=ds))
-        assert done.returncode == 0, done.stderr
-        said = f"step-00000006 was computed with 2 ranks, ZeRO stage 2, fp32, this run resumes with {layout}"
-        assert said in done.stderr
-        assert "UserWarning" not in done.stderr
-        state = latest_state(again)
+        changes = "training.max_updates=14"
+        printed = resume(ranks, toy_corpus, plain_copy, changes, ds=ds, DST_CPU_KERNELS="0")
+        said = f"step-00000012 was computed with 1 rank, ZeRO stage 1, fp32, this run resumes with {layout}"
+        assert said in printed
+        assert "UserWarning" not in printed
+        (line,) = (line for line in printed.splitlines() if "may differ in the last bits" in line)
+        assert "cpu_kernels none: results" in line
+        state = latest_state(plain_copy)
         assert (state["step"], state["world_size"], f"ZeRO stage {state['zero_stage']}, {state['precision']}") == (
-            8, ranks, layout.partition(", ")[2],
+            14, ranks, layout.partition(", ")[2],
         )  # fmt: skip
-
-    def test_a_checkpoint_of_another_run_is_refused(self, again: Path, trained: Path, toy_corpus: Path) -> None:
-        there = trained / "checkpoints" / "step-00000002"
-        done = run_dst_ranks(2, *train_arguments(toy_corpus, again), "--resume", str(there))
-        assert done.returncode != 0
-        assert_one_error(done, f"--resume {there} is not a checkpoint of {again}, which has its own")
-        assert latest_state(again)["step"] == 6
 
     def test_different_presets_on_two_nodes_are_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
@@ -104,24 +89,7 @@ class TestMistakes:
         assert "has a different preset, DeepSpeed JSON or dstransformer version than" in outputs[0][1]
         assert not (run / "config.yaml").exists()
 
-    def test_another_corpus_cannot_resume(self, again: Path, tmp_path: Path) -> None:
-        other = build_toy(tmp_path / "other", pairs=300)
-        done = run_dst_ranks(2, *train_arguments(other, again, "training.max_updates=8"))
-        assert done.returncode != 0
-        assert_one_error(done, "it was trained on another corpus than")
 
-
-@pytest.mark.slow
-def test_resuming_with_other_kernels_warns_once(again: Path, toy_corpus: Path) -> None:
-    arguments = train_arguments(toy_corpus, again, "training.max_updates=7")
-    done = run_dst_ranks(2, *arguments, extra={"DST_CPU_KERNELS": "0"})
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if "may differ in the last bits" in line]
-    assert len(lines) == 1, done.stderr
-    assert "cpu_kernels none: results" in lines[0]
-
-
-@pytest.mark.slow
 class TestPeers:
     def test_a_second_trainer_of_the_same_run_is_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
@@ -133,45 +101,21 @@ class TestPeers:
             assert_one_error(second, f"another process is training in {run} (process {first.pid} on")
             assert first.poll() is None
 
-    def test_a_killed_rank_ends_the_others(self, toy_corpus: Path, tmp_path: Path) -> None:
-        run = tmp_path / "run"
-        arguments = train_arguments(toy_corpus, run, "training.max_updates=100000", "checkpoint.every_updates=0")
-        with srun(arguments, arguments) as ranks:
-            wait_until((run / "metrics.jsonl").exists, running=ranks)
-            ranks[1].kill()
-            _, errors = finish(ranks[0])
-        assert ranks[0].returncode == 1, errors
-        (line,) = (line for line in errors.splitlines() if "error:" in line)
-        assert line.startswith("dst: error: rank 1 on "), "without any option"
-        assert "has died or stopped; " in line
+
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
+    plain_copy: Path, plain_run: Path, toy_corpus: Path
+) -> None:
+    weights = plain_copy / "checkpoints" / "step-00000012" / "bundle" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    printed = resume(1, toy_corpus, plain_copy, ds=("zero1", "fp32"))
+    assert f"{weights} is missing or damaged" in printed
+    assert latest_state(plain_copy)["step"] == 12
+    assert losses(plain_copy)[-1] == losses(plain_run)[-1]
+    assert weights.read_bytes() == (plain_run / weights.relative_to(plain_copy)).read_bytes()
 
 
-@pytest.mark.slow
-class TestDamage:
-    def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
-        self, again: Path, trained: Path, toy_corpus: Path
-    ) -> None:
-        weights = again / "checkpoints" / "step-00000006" / "bundle" / "model.safetensors"
-        content = bytearray(weights.read_bytes())
-        content[-5] ^= 1
-        weights.write_bytes(content)
-        done = run_dst_ranks(2, *train_arguments(toy_corpus, again))
-        assert done.returncode == 0, done.stderr
-        assert f"{weights} is missing or damaged" in done.stderr
-        assert latest_state(again)["step"] == 6
-        assert losses(again) == losses(trained)
-        assert weights.read_bytes() == (trained / weights.relative_to(again)).read_bytes()
-
-    def test_a_run_with_only_damaged_checkpoints_is_refused(self, again: Path, toy_corpus: Path) -> None:
-        for manifest in again.glob("checkpoints/*/manifest.json"):
-            manifest.write_text("{")
-        done = run_dst_ranks(2, *train_arguments(toy_corpus, again))
-        assert done.returncode != 0
-        assert_one_error(done, "every checkpoint in", "is damaged")
-        assert len(list(again.glob("checkpoints/step-*"))) == 3
-
-
-@pytest.mark.slow
 class TestDivergence:
     def test_divergence_keeps_the_last_good_checkpoint(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"

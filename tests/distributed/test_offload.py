@@ -5,22 +5,19 @@ DeepSpeed compiles its CPU Adam once per installation, which takes minutes.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from support.processes.forks import environment
 from support.processes.launching import finish, forked, wait_until
-from support.processes.ranks import run_ranks
-from support.training.runs import TINY
+from support.training.cases import case, final_weights, train_cases
+from support.training.runs import TINY, trace
 
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
-WORKER = Path(__file__).with_name("worker.py")
 SAVED_AT, UPDATES = 3, 6
 COMMON = [f"training.max_updates={UPDATES}", f"checkpoint.every_updates={SAVED_AT}", "model.dropout=0.1"]
 LAYOUTS = {
@@ -35,22 +32,14 @@ RESUMED = {"plain": "offloaded", "offloaded": "plain", "offloaded-zero3": "offlo
 def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in each layout, and each layout going on from the middle of another."""
     out = tmp_path_factory.mktemp("offload")
-
-    def case(name: str, layout: str, resume: str | None = None) -> dict[str, Any]:
-        return {"name": name, "overrides": COMMON, "fragments": LAYOUTS[layout], "resume": resume, "final": False}
-
-    cases = [case(layout, layout) for layout in LAYOUTS]
     step = f"checkpoints/step-{SAVED_AT:08}"
-    cases += [case(f"{target}-from-{source}", target, f"{source}/{step}") for target, source in RESUMED.items()]
-    (out / "cases.json").write_text(json.dumps(cases))
-    done = run_ranks(2, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out))
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    cases = [case(name, *COMMON, fragments=fragments) for name, fragments in LAYOUTS.items()]
+    cases += [
+        case(f"{target}-from-{source}", *COMMON, fragments=LAYOUTS[target], resume=f"{source}/{step}")
+        for target, source in RESUMED.items()
+    ]
+    train_cases(out, toy_corpus, cases)
     return out
-
-
-def trace(run: Path, key: str) -> list[float]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line[key] for line in lines if line["kind"] == "train"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -67,7 +56,7 @@ def test_a_checkpoint_goes_on_with_it_and_without(runs: Path, target: str, sourc
     resumed = runs / f"{target}-from-{source}"
     for key in ("loss", "grad_norm", "lr"):
         assert trace(resumed, key) == pytest.approx(trace(runs / source, key)[SAVED_AT:], rel=1e-4)
-    weights, wanted = (torch.load(run / "weights.pt") for run in (resumed, runs / source))
+    weights, wanted = final_weights(resumed), final_weights(runs / source)
     for name, weight in wanted.items():
         torch.testing.assert_close(weights[name], weight, rtol=1e-3, atol=1e-4)
 

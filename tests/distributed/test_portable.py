@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-import torch
 from support.models.numerics import LAYOUT_TOLERANCE
-from support.processes.ranks import run_ranks
 from support.tiers import combinations, mark_others
+from support.training.cases import Layout, assert_same_weights, train_layouts
+from support.training.runs import losses, trace
 
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
-WORKER = Path(__file__).with_name("worker.py")
 RANKS, STAGES, PRECISIONS = (1, 2, 4), (0, 1, 2, 3), ("fp32", "bf16", "fp16")
 SAVED_AT, UPDATES = 3, 5
 
 COMMON = ["model.num_layers=1", f"training.max_updates={UPDATES}", "model.dropout=0.1", "optimizer.ema_decay=0.5"]
 COMMON += [f"checkpoint.every_updates={SAVED_AT}", "optimizer.clip_norm=0.5"]
-
-
-class Layout(NamedTuple):
-    """How a run is computed."""
-
-    ranks: int
-    stage: int
-    precision: str
-
-    def __str__(self) -> str:
-        return f"{self.ranks}x-zero{self.stage}-{self.precision}"
 
 
 ALL = [Layout(*values) for values in itertools.product(RANKS, STAGES, PRECISIONS)]
@@ -42,10 +28,6 @@ def source_of(target: Layout, *, same_precision: bool) -> Layout:
     ranks = RANKS[(RANKS.index(target.ranks) + 1 + target.stage % 2) % 3]
     step = 0 if same_precision else 1
     return Layout(ranks, (target.stage + 1) % 4, PRECISIONS[(PRECISIONS.index(target.precision) + step) % 3])
-
-
-def name_of(target: Layout, source: Layout) -> str:
-    return f"{target}-from-{source}"
 
 
 PAIRS = [(target, source_of(target, same_precision=True)) for target in ALL]
@@ -63,31 +45,11 @@ FIRST_UNCHANGED = FIRST_TARGETS & set(UNCHANGED)
 def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory, *, extended: bool) -> Path:
     """A run in each layout, and each layout going on from the middle of two others."""
     out = tmp_path_factory.mktemp("portable")
-
-    def case(name: str, layout: Layout, resume: str | None) -> dict[str, Any]:
-        fragments = [f"zero{layout.stage}", layout.precision]
-        return {"name": name, "overrides": COMMON, "fragments": fragments, "resume": resume, "final": False}
-
-    whole = [(layout, case(str(layout), layout, None)) for layout in ALL if extended or layout in FIRST_LAYOUTS]
-    step = f"checkpoints/step-{SAVED_AT:08}"
     pairs = [pair for pair in PAIRS if extended or pair in FIRST_PAIRS]
     pairs += [(layout, layout) for layout in UNCHANGED if extended or layout in FIRST_UNCHANGED]
-    resumed = [(target, case(name_of(target, source), target, f"{source}/{step}")) for target, source in pairs]
-    for cases, ranks in itertools.product((whole, resumed), RANKS):
-        (out / "cases.json").write_text(json.dumps([case for layout, case in cases if layout.ranks == ranks]))
-        done = run_ranks(ranks, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out))
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    layouts = [layout for layout in ALL if extended or layout in FIRST_LAYOUTS]
+    train_layouts(out, toy_corpus, COMMON, layouts, pairs, saved_at=SAVED_AT)
     return out
-
-
-def trace(run: Path, key: str) -> list[float]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line[key] for line in lines if line["kind"] == "train"]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    loaded: dict[str, torch.Tensor] = torch.load(run / "weights.pt")
-    return loaded
 
 
 def test_every_layout_is_a_source_and_a_target() -> None:
@@ -103,19 +65,19 @@ def test_every_layout_is_a_source_and_a_target() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", combinations(UNCHANGED, first_tier={(one,) for one in FIRST_UNCHANGED}), ids=str)
 def test_the_same_layout_goes_on_bit_for_bit(runs: Path, layout: Layout) -> None:
-    whole, resumed = runs / str(layout), runs / name_of(layout, layout)
+    whole, resumed = runs / str(layout), runs / f"{layout}-from-{layout}"
     for key in ("loss", "grad_norm", "lr"):
         assert trace(resumed, key) == trace(whole, key)[SAVED_AT:]
-    torch.testing.assert_close(weights(resumed), weights(whole), rtol=0, atol=0)
+    assert_same_weights(resumed, whole)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "source"), mark_others(PAIRS, FIRST_PAIRS), ids=str)
 def test_any_layout_goes_on_from_any_other(runs: Path, target: Layout, source: Layout) -> None:
     """Within a precision only the order of sums in fp32 differs; another precision rounds otherwise from here on."""
-    whole, resumed = runs / str(target), runs / name_of(target, source)
+    whole, resumed = runs / str(target), runs / f"{target}-from-{source}"
     tolerance = LAYOUT_TOLERANCE[target.precision] if target.precision == source.precision else 2e-2
-    assert trace(resumed, "loss") == pytest.approx(trace(whole, "loss")[SAVED_AT:], rel=tolerance)
+    assert losses(resumed) == pytest.approx(losses(whole)[SAVED_AT:], rel=tolerance)
     assert trace(resumed, "lr") == trace(whole, "lr")[SAVED_AT:]
     if target.precision == source.precision:
         assert trace(resumed, "grad_norm") == pytest.approx(trace(whole, "grad_norm")[SAVED_AT:], rel=100 * tolerance)

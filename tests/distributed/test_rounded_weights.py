@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from support.processes.ranks import run_ranks
+from support.training.cases import assert_same_weights, case, train_cases, write_scattered
+from support.training.runs import losses, records
 
-WORKER = Path(__file__).with_name("worker.py")
+pytestmark = pytest.mark.extended
 
 #: Everything that changes weights or reads them between updates: updates that are skipped until training goes back to
 #: a checkpoint, validation, checkpoints, the moving average in the place of the weights, and a run that resumes.
@@ -27,83 +27,61 @@ GATHERED = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 GATHER_KINDS = ("rounded", "whole")
 
 
-def train(out: Path, corpus: Path, cases: list[dict[str, Any]]) -> Path:
-    (out / "cases.json").write_text(json.dumps(cases))
-    done = run_ranks(2, str(WORKER), str(out / "cases.json"), str(corpus), str(out))
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return out
-
-
 @pytest.fixture(scope="module")
 def gathered(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("gathered")
-    scattered = out / "scattered.json"
-    scattered.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
+    scattered, overrides = write_scattered(out), [change for change in COMMON if "every_updates" not in change]
     cases = [
-        {
-            "name": f"{precision}-{kind}",
-            "overrides": [change for change in COMMON if "every_updates" not in change],
-            "fragments": [str(scattered), precision],
-            "gather_whole": kind == "whole",
-            "final": False,
-        }
+        case(f"{precision}-{kind}", *overrides, fragments=(scattered, precision), gather_whole=kind == "whole")
         for precision in GATHERED
         for kind in GATHER_KINDS
     ]
-    return train(out, toy_corpus, cases)
+    train_cases(out, toy_corpus, cases)
+    return out
 
 
 @pytest.fixture(scope="module")
 def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("rounded")
-    cases: list[dict[str, Any]] = []
+    cases = []
     for layout in LAYOUTS:
         for kind in KINDS:
-            shared = {"overrides": COMMON, "fragments": layout.split("-"), "round_once": kind == "once"}
-            resume = f"{layout}-{kind}/checkpoints/step-00000003"
-            cases.append({"name": f"{layout}-{kind}", "infinite_at": BAD, **shared})
-            cases.append({"name": f"{layout}-{kind}-resumed", "resume": resume, **shared})
-    return train(out, toy_corpus, cases)
-
-
-def read_lines(run: Path, *kinds: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] in kinds]
+            name, fragments, once = f"{layout}-{kind}", layout.split("-"), kind == "once"
+            resume = f"{name}/checkpoints/step-00000003"
+            cases.append(case(name, *COMMON, fragments=fragments, round_once=once, infinite_at=BAD, final=True))
+            cases.append(
+                case(f"{name}-resumed", *COMMON, fragments=fragments, round_once=once, resume=resume, final=True)
+            )
+    train_cases(out, toy_corpus, cases)
+    return out
 
 
 def results(run: Path) -> list[tuple[float, ...]]:
     """Losses and gradient norms of all updates, and losses of all validations."""
     return [
         tuple(line[name] for name in ("step", "loss", "grad_norm", "nll") if name in line)
-        for line in read_lines(run, "train", "valid")
+        for line in records(run, "train", "valid")
     ]
 
 
-def assert_same(run: Path, other: Path) -> None:
-    assert results(run) == results(other)
-    found, expected = (torch.load(folder / "weights.pt") for folder in (run, other))
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-@pytest.mark.extended
 @pytest.mark.parametrize("suffix", ["", "-resumed"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rounding_once_changes_no_bit(runs: Path, layout: str, suffix: str) -> None:
     always, once = (runs / f"{layout}-{kind}{suffix}" for kind in KINDS)
     assert len(results(always)) > 10 - 3 * bool(suffix)
-    assert_same(once, always)
+    assert results(once) == results(always)
+    assert_same_weights(once, always)
     if "bf16" in layout and not suffix:
-        assert len(read_lines(once, "rollback")) == 1
+        assert len(records(once, "rollback")) == 1
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("precision", GATHERED)
 def test_matrices_that_travel_rounded_change_no_bit(gathered: Path, precision: str) -> None:
     """Neither do the weights lose precision: those of all ranks together are read in fp32."""
     rounded, whole = (gathered / f"{precision}-{kind}" for kind in GATHER_KINDS)
     assert len(results(whole)) > 10
-    assert_same(rounded, whole)
+    assert results(rounded) == results(whole)
+    assert_same_weights(rounded, whole)
     of_rounded, of_whole = (json.loads((run / "gathered.json").read_text()) for run in (rounded, whole))
     assert set(of_whole) == {"torch.float32"}
     assert set(of_rounded) == {"torch.float32", GATHERED[precision]}
@@ -111,21 +89,14 @@ def test_matrices_that_travel_rounded_change_no_bit(gathered: Path, precision: s
     assert of_rounded[GATHERED[precision]] > 0.5 * sum(of_whole.values())
 
 
-@pytest.mark.extended
 def test_gradients_travel_rounded_at_every_stage(toy_corpus: Path, tmp_path: Path) -> None:
     """Their rounding shows in the losses, and hardly."""
-    common = {"overrides": ["training.max_updates=20", "model.num_layers=1"], "final": False}
-    cases = [
-        {"name": f"{stage}{'-'.join(['', *more])}", "fragments": [stage, "bf16", *more], **common}
-        for stage in ("zero0", "zero1", "zero2", "zero3")
-        for more in ([], ["bf16_gradients"])
-    ]
-    out = train(tmp_path, toy_corpus, cases)
-    for stage in ("zero0", "zero1", "zero2", "zero3"):
-        plain, rounded = (
-            torch.tensor([line["loss"] for line in read_lines(out / name, "train")])
-            for name in (stage, f"{stage}-bf16_gradients")
-        )
-        assert len(plain) == 20
-        apart = (rounded - plain).abs()
-        assert 0 < apart.max() < 0.02, stage
+    stages = ("zero0", "zero1", "zero2", "zero3")
+    overrides = ("training.max_updates=20", "model.num_layers=1")
+    train_cases(tmp_path, toy_corpus, [case(stage, *overrides, fragments=(stage, "bf16")) for stage in stages])
+    rounded = [case(f"{stage}-rounded", *overrides, fragments=(stage, "bf16", "bf16_gradients")) for stage in stages]
+    train_cases(tmp_path, toy_corpus, rounded)
+    for stage in stages:
+        before, after = (torch.tensor(losses(tmp_path / name)) for name in (stage, f"{stage}-rounded"))
+        assert len(before) == 20
+        assert 0 < (after - before).abs().max() < 0.02, stage

@@ -70,7 +70,7 @@ def error_of(*outputs: tuple[str, str]) -> str:
     pytest.param(2, "final evaluation of the bundle", 12, [1], "SIGKILL", marks=pytest.mark.extended),
     (2, "the start of DeepSpeed", 0, [1], "SIGKILL"),
     pytest.param(2, "set-up", 0, [0], "SIGSTOP", marks=pytest.mark.extended),
-    (4, "update", 11, [1, 2], "SIGKILL"),
+    pytest.param(4, "update", 11, [1, 2], "SIGKILL", marks=pytest.mark.extended),
     pytest.param(4, "update", 11, [0, 1], "SIGKILL", marks=pytest.mark.extended),
 ])  # fmt: skip
 def test_one_line_names_the_ranks_that_are_gone(

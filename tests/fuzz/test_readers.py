@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from support.faults.fuzzing import Target, fuzz, inputs_for_each
 from support.models.eole_models import EOLE, eole_folder
 from support.models.random_bundle import random_bundle
+from support.services.serving import save_small_bundle
 
 from data_prep.cli.page import render_report
 from data_prep.recipe.loading import load_recipe
@@ -40,6 +41,8 @@ from dstransformer.config import compose, load_config, read_config
 from dstransformer.data import Corpus, Tokenizer
 from dstransformer.decoding.parts import _read_job
 from dstransformer.evaluation.published_sets import published_test_set
+from dstransformer.exchange.ct2 import write_ct2
+from dstransformer.exchange.ct2_engine import open_ct2
 from dstransformer.exchange.eole import import_eole
 from dstransformer.extras.paper.table2 import format_table, read_run
 from dstransformer.extras.paper.table3_report import Table, read_table
@@ -301,6 +304,11 @@ def make_exports(folder: Path) -> None:
     (folder / "hf" / "model.safetensors").write_bytes(b"")
 
 
+def make_ct2(folder: Path) -> None:
+    bundle = open_bundle(save_small_bundle(folder.parent / "exported"))
+    write_ct2(bundle, bundle.load_weights(), folder / "model", "float32")
+
+
 def make_eole(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as work:
         eole_folder(random_bundle(Path(work) / "bundle", **EOLE), folder / "eole")
@@ -357,10 +365,15 @@ TARGETS = [
     Target("evaluations", lines("evaluations.jsonl", RESULT, RESULT), Results),
     Target("job", text("job.json", json.dumps(JOB)), lambda folder: _read_job(folder / "job.json")),
     Target("exports", make_exports, lambda folder: product_of(folder / "hf"), ("hf/config.json",)),
+    # CTranslate2 itself reads model.bin.
+    Target("ct2", make_ct2, lambda folder: open_ct2(folder / "model", threads=1).describe(),
+           ("*/dstransformer.json", "*/tokenizer.model"), hashes=True),
     Target("eole", make_eole, read_eole),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_a_damaged_file_is_read_or_refused_in_one_line(target: Target, tmp_path: Path) -> None:
+    if target.name == "ct2":
+        pytest.importorskip("ctranslate2")
     fuzz(target, tmp_path, inputs_for_each(len(TARGETS)))

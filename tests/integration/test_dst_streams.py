@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,18 +66,7 @@ def test_closed_streams(command: str, errors: str) -> None:
     assert done.stdout == ""
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=False)
-    if os.geteuid() != 0 or mounted.returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["2m"], indirect=True)
 def test_a_full_disk_ends_the_run_and_keeps_complete_checkpoints(toy_corpus: Path, small_disk: Path) -> None:
     run = small_disk / "run"
     overrides = ("tracking.enabled=false", "checkpoint.keep_last=9", "checkpoint.retry_seconds=0.1", "model.d_ff=256")

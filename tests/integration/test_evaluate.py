@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,10 @@ import pytest
 from mlflow.tracking import MlflowClient
 from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst, wait_until
-from support.services.mlflow_runs import send_rest
+from support.services.mlflow_runs import send_rest, tracked_run
 from support.training.runs import train_options
 
 from dstransformer.data import Corpus
-
-
-@pytest.fixture(scope="module")
-def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tracked run with three checkpoints."""
-    run = tmp_path_factory.mktemp("runs") / "tiny"
-    done = run_dst(*train_options(toy_corpus, run))
-    assert done.returncode == 0, done.stderr
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +33,13 @@ def results(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_scores_go_into_the_mlflow_run(trained: Path, texts: list[str], tmp_path: Path) -> None:
-    done = run_dst("evaluate", str(trained / "bundle"), *texts, "--beam", "3", "--track", "--json")
+def test_scores_go_into_the_mlflow_run(plain_copy: Path, plain_run: Path, texts: list[str], tmp_path: Path) -> None:
+    done = run_dst("evaluate", str(plain_copy / "bundle"), *texts, "--beam", "3", "--track", "--json")
     assert done.returncode == 0, done.stderr
     assert "MLflow" not in done.stderr
     told = json.loads(done.stdout)
-    client = MlflowClient(f"sqlite:///{trained.parent / 'mlflow.db'}")
-    run = client.get_run(json.loads((trained / "tracking.json").read_text())["run_id"])
+    client = MlflowClient(f"sqlite:///{plain_copy.parent / 'mlflow.db'}")
+    run = client.get_run(json.loads((plain_copy / "tracking.json").read_text())["run_id"])
     assert run.data.metrics["evaluate/held/bleu"] == pytest.approx(told["metrics"]["bleu"])
     (point,) = client.get_metric_history(run.info.run_id, "evaluate/held/ter")
     assert (point.step, point.value) == (told["step"], pytest.approx(told["metrics"]["ter"]))
@@ -64,48 +55,44 @@ def test_scores_go_into_the_mlflow_run(trained: Path, texts: list[str], tmp_path
     (bleu,) = [metric for metric in model.metrics if metric.key == "evaluate/held/bleu"]
     assert (bleu.dataset_name, bleu.dataset_digest) == ("held", told["test_set"]["digest"])
     # An average of the run elsewhere belongs to it too.
-    average = run_dst("average", str(trained), "--steps", "8", "12", "--out", str(tmp_path / "average"))
+    average = run_dst("average", str(plain_copy), "--steps", "9", "12", "--out", str(tmp_path / "average"))
     assert average.returncode == 0, average.stderr
+    provenance = tmp_path / "average" / "provenance.json"
+    provenance.write_text(provenance.read_text().replace(str(plain_run), str(plain_copy)))
     done = run_dst("evaluate", str(tmp_path / "average"), *texts, "--track")
     assert done.returncode == 0, done.stderr
     assert len(client.get_metric_history(run.info.run_id, "evaluate/held/bleu")) == 2
 
 
 @pytest.mark.slow
-def test_a_store_that_is_down_keeps_the_scores(trained: Path, texts: list[str], tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "tiny"
-    shutil.copytree(trained, run)
-    tracking = json.loads((run / "tracking.json").read_text())
-    store = run.parent / "mlflow.db"
-    shutil.copy(trained.parent / "mlflow.db", store)
-    shutil.copytree(trained.parent / "mlartifacts", run.parent / "mlartifacts")
-    (run / "tracking.json").write_text(json.dumps(tracking | {"tracking_uri": f"sqlite:///{store}"}))
-    with sqlite3.connect(store, isolation_level=None) as holder:
+def test_a_store_that_is_down_keeps_the_scores(plain_copy: Path, texts: list[str]) -> None:
+    store = plain_copy.parent / "mlflow.db"
+    with closing(sqlite3.connect(store, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
-        done = run_dst("evaluate", str(run), *texts, "--track")
+        done = run_dst("evaluate", str(plain_copy), *texts, "--track")
         assert done.returncode == 0
         assert done.stdout.startswith("BLEU ")
         assert "MLflow does not have the scores yet" in done.stderr
-        assert f"dst track {run}" in done.stderr
+        assert f"dst track {plain_copy}" in done.stderr
         holder.execute("ROLLBACK")
-    assert run_dst("track", str(run)).returncode == 0
-    found = MlflowClient(f"sqlite:///{store}").get_run(tracking["run_id"])
-    assert "evaluate/held/bleu" in found.data.metrics
+    assert run_dst("track", str(plain_copy)).returncode == 0
+    assert "evaluate/held/bleu" in tracked_run(plain_copy)[1].data.metrics
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_evaluated_once(trained: Path, texts: list[str], tmp_path: Path) -> None:
-    run = tmp_path / "tiny"
-    shutil.copytree(trained, run)
+def test_a_finished_run_is_evaluated_once(plain_copy: Path, texts: list[str]) -> None:
+    run = plain_copy
     done = run_dst("evaluate", "--follow", str(run), *texts)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["step-00000004", "step-00000008", "step-00000012", "bundle"]
+    assert [line.split()[0] for line in lines] == [
+        "step-00000003", "step-00000006", "step-00000009", "step-00000012", "bundle",
+    ]  # fmt: skip
     assert " held  BLEU " in lines[0]
     found = results(run)
-    assert [record["step"] for record in found] == [4, 8, 12, 12]
+    assert [record["step"] for record in found] == [3, 6, 9, 12, 12]
     assert {record["device"] for record in found} == {"cpu"}
-    alone = run_dst("evaluate", str(run / "checkpoints" / "step-00000008"), *texts, "--json")
+    alone = run_dst("evaluate", str(run / "checkpoints" / "step-00000006"), *texts, "--json")
     assert found[1]["metrics"] == pytest.approx(json.loads(alone.stdout)["metrics"])
 
     done = run_dst("evaluate", "--follow", str(run), *texts)
@@ -113,7 +100,7 @@ def test_a_finished_run_is_evaluated_once(trained: Path, texts: list[str], tmp_p
     done = run_dst("evaluate", "--follow", str(run), "--json")  # on the validation set of the run
     assert done.returncode == 0, done.stderr
     assert {json.loads(line)["test_set"]["name"] for line in done.stdout.splitlines()} == {"validation"}
-    assert len(results(run)) == 8
+    assert len(results(run)) == 10
 
 
 @pytest.mark.slow

@@ -48,18 +48,8 @@ def stored(tmp_path: Path) -> Path:
 
 
 def resume(stored: Path, *more: str) -> list[str]:
-    command = [
-        "train",
-        "toy",
-        "--corpus",
-        str(stored / "corpus"),
-        "--run",
-        str(stored / "run"),
-        "--ds",
-        "zero1",
-        "fp32",
-    ]
-    return [*command, "--set", *OVERRIDES, "training.max_updates=6", *more, "--json"]
+    where = ["--corpus", str(stored / "corpus"), "--run", str(stored / "run"), "--ds", "zero1", "fp32"]
+    return ["train", "toy", *where, "--set", *OVERRIDES, "training.max_updates=6", *more, "--json"]
 
 
 def flops_of_updates(stored: Path, first: int, last: int) -> int:

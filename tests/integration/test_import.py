@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from support.data.corpora import build_toy
 from support.models.opus import as_marian, opus_folder
 from support.processes.launching import run_dst
 from support.training.runs import TINY
-from support.training.trained import trained_bundle
 
 from data_prep.cli import main as dst_prep
 from dstransformer.cli.program import run as dst
@@ -21,16 +19,13 @@ from dstransformer.model import open_bundle
 
 
 @pytest.fixture(scope="module")
-def imported(shared_folder: Callable[[str, Callable[[Path], object]], Path], toy_corpus: Path) -> Path:
+def imported(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ``bundle``, imported."""
-
-    def make(folder: Path) -> None:
-        folder.mkdir()
-        marian = as_marian(trained_bundle(folder / "ours", toy_corpus, updates=150), folder / "marian")
-        where = ["--out", str(folder / "bundle"), "--src-lang", "en", "--tgt-lang", "de"]
-        assert dst(["import", "hf", str(marian), *where]) == 0
-
-    return shared_folder("imported", make)
+    folder = tmp_path_factory.mktemp("imported")
+    marian = as_marian(trained, folder / "marian")
+    where = ["--out", str(folder / "bundle"), "--src-lang", "en", "--tgt-lang", "de"]
+    assert dst(["import", "hf", str(marian), *where]) == 0
+    return folder
 
 
 def build(folder: Path, out: Path) -> Path:

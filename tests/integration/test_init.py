@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from support.processes.launching import run_command, run_dst
+from support.data.prep import build, refuses
+from support.processes.launching import run_dst
 from support.training.runs import TINY
 
+from dstransformer.cli import main
 from dstransformer.model import open_bundle
 
 SHORT = ["training.max_updates=2", "checkpoint.every_updates=2", "model.dropout=0.1"]
@@ -26,26 +26,13 @@ def options(corpus: Path, run: Path, *overrides: str) -> list[str]:
     return ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--set", *TINY, *SHORT, *overrides]
 
 
-@pytest.fixture(scope="module")
-def parent(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("parent") / "run"
-    done = run_dst(*options(toy_corpus, run))
-    assert done.returncode == 0, done.stderr
-    return run
-
-
-def test_training_starts_from_the_weights_and_names_its_parent(parent: Path, toy_corpus: Path, tmp_path: Path) -> None:
+def test_training_starts_from_the_weights_and_names_its_parent(
+    plain_run: Path, toy_corpus: Path, tmp_path: Path
+) -> None:
     run, bundle = tmp_path / "run", tmp_path / "moved"
-    shutil.copytree(parent / "bundle", bundle)
-    command = [
-        *options(toy_corpus, run, *STANDSTILL, "training.seed=7"),
-        "--init",
-        str(bundle),
-        "--ds",
-        "zero3",
-        "fp32",
-    ]
-    done = run_dst(*command)
+    shutil.copytree(plain_run / "bundle", bundle)
+    command = options(toy_corpus, run, *STANDSTILL, "training.seed=7")
+    done = run_dst(*command, "--init", str(bundle), "--ds", "zero3", "fp32")
     assert done.returncode == 0, done.stderr
     assert f"init      {bundle}, the same tokenizer" in done.stderr
     child, origin = open_bundle(run), open_bundle(bundle)
@@ -54,7 +41,7 @@ def test_training_starts_from_the_weights_and_names_its_parent(parent: Path, toy
     assert record["weights_sha256"] == origin.weights_sha256
     assert record["same_tokenizer"]
     shutil.rmtree(bundle)
-    more = options(toy_corpus, run, *STANDSTILL, "training.seed=7", "training.max_updates=3")
+    more = [*command, "training.max_updates=3"]
     other = run_dst(*more, "--ds", "zero0", "fp32", "--init", str(tmp_path / "other"))
     assert other.returncode == 2
     assert f"this run started from another bundle ({bundle})" in other.stderr
@@ -63,15 +50,15 @@ def test_training_starts_from_the_weights_and_names_its_parent(parent: Path, toy
     assert open_bundle(run).provenance["parent"] == record, "a resumed run keeps its parent, which need not be there"
 
 
-def test_another_tokenizer_keeps_the_rows_of_shared_pieces(parent: Path, toy_corpus: Path, tmp_path: Path) -> None:
+def test_another_tokenizer_keeps_the_rows_of_shared_pieces(plain_run: Path, toy_corpus: Path, tmp_path: Path) -> None:
     corpus, run = tmp_path / "corpus", tmp_path / "run"
-    build = ["build", "--source", "toy", "--pairs", "400", "--tokenizer", "unigram", "--vocab-size", "380"]
-    build += ["--out", str(corpus)]
-    built = run_command([sys.executable, "-m", "data_prep", *build])
-    assert built.returncode == 0, built.stderr
-    done = run_dst(*options(corpus, run, *STANDSTILL), "--init", str(parent))
+    assert (
+        build("--source", "toy", "--pairs", "400", "--tokenizer", "unigram", "--vocab-size", "380", "--out", corpus)
+        == 0
+    )
+    done = run_dst(*options(corpus, run, *STANDSTILL), "--init", str(plain_run))
     assert done.returncode == 0, done.stderr
-    child, origin = open_bundle(run), open_bundle(parent)
+    child, origin = open_bundle(run), open_bundle(plain_run)
     old, new = (
         {piece: number for number, piece in enumerate(bundle.tokenizer.pieces(range(bundle.tokenizer.vocab_size)))}
         for bundle in (origin, child)
@@ -95,26 +82,8 @@ def test_another_tokenizer_keeps_the_rows_of_shared_pieces(parent: Path, toy_cor
     ("model.num_layers=1", "has another architecture: model.num_layers is"),
 ])  # fmt: skip
 def test_another_architecture_is_refused(
-    parent: Path, toy_corpus: Path, tmp_path: Path, change: str, message: str
+    plain_run: Path, toy_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, message: str
 ) -> None:
-    done = run_dst(*options(toy_corpus, tmp_path / "run", change), "--init", str(parent))
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    command = [*options(toy_corpus, tmp_path / "run", change), "--init", str(plain_run)]
+    assert message in refuses(capsys, main(command))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_goes_on_from_its_own_weights_only(parent: Path, toy_corpus: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(parent, run)
-    before = json.loads((run / "ds_config.json").read_text())
-    done = run_dst(*options(toy_corpus, run, "training.max_updates=4"), "--init", str(parent))
-    assert done.returncode == 2
-    assert "this run started from random weights and resumes from" in done.stderr
-    assert json.loads((run / "ds_config.json").read_text()) == before
-
-
-def test_what_is_no_bundle_is_refused(toy_corpus: Path, tmp_path: Path) -> None:
-    done = run_dst(*options(toy_corpus, tmp_path / "run"), "--init", str(toy_corpus))
-    assert done.returncode == 2
-    assert f"--init {toy_corpus}: {toy_corpus} is a corpus, not a bundle" in done.stderr

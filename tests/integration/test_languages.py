@@ -7,9 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-from support.processes.forks import environment
-from support.processes.launching import finish, forked, run_dst
-from support.training.runs import train_options
+from support.data.prep import build
+from support.processes.launching import run_dst
+from support.tiers import combinations
+from support.training.runs import records, train_options
 
 from dstransformer.training.checkpoints.format import read_checkpoint
 
@@ -65,7 +66,7 @@ def sentences(code: str) -> list[tuple[str, str]]:
     return found
 
 
-def build(folder: Path, code: str) -> Path:
+def build_corpus(folder: Path, code: str) -> Path:
     """A corpus with the options of a careful user: scripts and lengths are checked."""
     pairs = sentences(code)
     parts = {"train": pairs[:520], "valid": pairs[520:560], "test": pairs[560:600]}
@@ -76,24 +77,20 @@ def build(folder: Path, code: str) -> Path:
             path = folder / f"{name}.{side}"
             path.write_text("".join(f"{pair[number]}\n" for pair in part), encoding="utf-8")
             options += [f"--{prefix}{side}", str(path)]
-    options += ["--min-script", "0.5", "--vocab-size", "400", "--workers", "1", "--out", str(folder / "corpus")]
-    with forked(["-m", "data_prep", "build", *options], environment()) as process:
-        printed = finish(process)
-        assert process.returncode == 0, printed
+    assert build(*options, "--min-script", "0.5", "--vocab-size", "400", "--out", folder / "corpus") == 0
     manifest = json.loads((folder / "corpus" / "manifest.json").read_text())
     assert manifest["cleaning"]["kept"] == 520, "nothing is dropped"
     return folder / "corpus"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", TOKENS)
+@pytest.mark.parametrize("code", combinations(TOKENS, first_tier={("jpn",)}))
 def test_a_language_goes_through(code: str, tmp_path: Path) -> None:
-    corpus, run = build(tmp_path, code), tmp_path / "run"
+    corpus, run = build_corpus(tmp_path, code), tmp_path / "run"
     done = run_dst(*train_options(corpus, run, "validation.bleu_sentences=40", "tracking.enabled=false"))
     assert done.returncode == 0, done.stderr
     assert f"bleu ranks checkpoints; BLEU with sacrebleu's tokenizer {TOKENS[code]}" in done.stderr + done.stdout
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    (final,) = [line for line in lines if line["kind"] == "final_test"]
+    (final,) = records(run, "final_test")
     assert f"tok:{TOKENS[code]}" in final["bleu_signature"]
     checkpoints = [read_checkpoint(path) for path in sorted((run / "checkpoints").glob("step-*"))]
     assert {f"tok:{TOKENS[code]}" in checkpoint.signature for checkpoint in checkpoints if checkpoint.metric} == {True}
@@ -133,15 +130,19 @@ def test_files_of_a_language_that_is_not_named_are_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metric", ["chrf", "loss"])
+@pytest.mark.parametrize("metric", combinations(["chrf", "loss"], first_tier={("loss",)}))
 def test_another_score_keeps_the_best_and_chooses_the_bundle(metric: str, toy_corpus: Path, tmp_path: Path) -> None:
-    chosen = ["validation.every=4", "checkpoint.final=best_on_validation", "checkpoint.keep_last=1"]
+    chosen = [
+        "checkpoint.every_updates=4",
+        "validation.every=4",
+        "checkpoint.final=best_on_validation",
+        "checkpoint.keep_last=1",
+    ]
     chosen += ["checkpoint.average_last=1", "validation.patience=9", f"validation.metric={metric}"]
     done = run_dst(*train_options(toy_corpus, tmp_path / "run", *chosen))
     assert done.returncode == 0, done.stderr
     name = "loss" if metric == "loss" else "chrf_first_6"
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    values = {line["step"]: line[name] for line in lines if line["kind"] == "valid"}
+    values = {line["step"]: line[name] for line in records(tmp_path / "run", "valid")}
     checkpoints = [read_checkpoint(path) for path in sorted((tmp_path / "run" / "checkpoints").glob("step-*"))]
     assert {checkpoint.metric for checkpoint in checkpoints} == {name}
     assert {checkpoint.state.step: checkpoint.score for checkpoint in checkpoints}.items() <= values.items()

@@ -1,4 +1,4 @@
-"""Inline tags, and alignments of long lines and of a server, with a model that has learned alignments."""
+"""``dst align``, alignments of translations and inline tags, with a model that has learned alignments."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import html
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.data.prep import build
+from support.data.prep import build, refuses
 from support.services.serving import serving
 from support.training.trained import trained_bundle
 
 from dstransformer.cli import main
+from dstransformer.data import Direction
 from dstransformer.data.alignment import Link, format_links, parse_links
 from dstransformer.data.markup import parse_markup
 from dstransformer.data.tag_placement import place_tags
 from dstransformer.decoding import Translator
 from dstransformer.decoding.aligner import Aligner
+from dstransformer.errors import DataError
+from dstransformer.model import open_bundle
 
-PAIRS, HELD_OUT = 3000, 1000
+PAIRS, HELD_OUT, ALIGNED = 3000, 1000, 200
+UPDATES = 400
 NOUNS = {"dog": "Hund", "cat": "Katze", "child": "Kind", "man": "Mann", "bird": "Vogel", "house": "Haus"}
 ADJECTIVES = {"old": "alt", "new": "neu", "red": "rot", "small": "klein", "big": "groß"}
 VERBS = {"sees": "sieht", "hears": "hört", "likes": "mag", "finds": "findet"}
@@ -72,7 +77,7 @@ def held_out(examples: list[Example]) -> list[Example]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, examples: list[Example]) -> Path:
-    """Texts, a corpus with alignments and a model trained on it."""
+    """Texts, a corpus with alignments, a model trained on it, and held-out pairs with their alignments."""
     folder = tmp_path_factory.mktemp("markup")
     options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "400"]
     for flag, some in (("", examples[:PAIRS]), ("valid-", examples[PAIRS:])):
@@ -81,8 +86,86 @@ def folder(tmp_path_factory: pytest.TempPathFactory, examples: list[Example]) ->
             options += [f"--{flag}{side}", f"{folder}/{flag}{side}"]
     (folder / "links").write_text("".join(format_links(links) + "\n" for _, _, links in examples[:PAIRS]))
     assert build(*options, "--alignments", folder / "links", "--out", folder / "corpus") == 0
-    trained_bundle(folder / "guided", folder / "corpus", updates=400, guided=1.0)
+    trained_bundle(folder / "guided", folder / "corpus", updates=UPDATES, guided=1.0)
+    few = [(source, target, format_links(links)) for source, target, links in examples[PAIRS:][:ALIGNED]]
+    for name, lines in zip(("src", "tgt", "gold"), zip(*few, strict=True), strict=True):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines))
     return folder
+
+
+def align(folder: Path, model: str, *options: str) -> int:
+    return main(["align", f"{folder}/{model}", f"--src={folder}/src", f"--tgt={folder}/tgt", *options])
+
+
+def error_rate(folder: Path, model: str, capsys: pytest.CaptureFixture[str], *options: str) -> float:
+    capsys.readouterr()
+    assert align(folder, model, f"--reference={folder}/gold", *options) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["pairs"] == ALIGNED
+    assert figures["sure"] > 4 * ALIGNED
+    aer: float = figures["aer"]
+    return aer
+
+
+def pair(link: str) -> list[int]:
+    return list(map(int, link.split("-")))
+
+
+def test_a_guided_model_aligns_as_the_reference_does(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tmp_path / "found"
+    assert error_rate(folder, "guided", capsys) < 0.1
+    assert error_rate(folder, "guided", capsys, f"--output={found}") < 0.1
+    assert align(folder, "guided", "--batch-tokens=1", f"--output={tmp_path}/small") == 0
+    assert (tmp_path / "small").read_text() == found.read_text()
+    assert all(line == " ".join(sorted(line.split(), key=pair)) for line in found.read_text().splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_without_guidance_the_same_training_aligns_badly(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained_bundle(folder / "unguided", folder / "corpus", updates=UPDATES)
+    assert error_rate(folder, "unguided", capsys) > 0.4
+
+
+def test_translations_come_with_their_alignments(folder: Path, tmp_path: Path) -> None:
+    files = [f"{folder}/src", "--output", f"{tmp_path}/out", "--alignments", f"{tmp_path}/found"]
+    assert main(["translate", f"{folder}/guided", *files]) == 0
+    outputs, found = ((tmp_path / name).read_text().splitlines() for name in ("out", "found"))
+    sources = (folder / "src").read_text().splitlines()
+    assert len(found) == len(outputs) == ALIGNED
+    for source, output, line in zip(sources, outputs, found, strict=True):
+        links = [pair(link) for link in line.split()]
+        assert {target for _, target in links} == set(range(len(output.split())))
+        assert all(0 <= number < len(source.split()) for number, _ in links)
+
+
+def test_empty_and_long_lines_get_no_links(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "src").write_text("the old\u00a0dog.\n\nsees\n" + "the " * 50 + "\n")
+    (tmp_path / "tgt").write_text("das Hund alt.\nder\n\nder\n")
+    files = ["--src", f"{tmp_path}/src", "--tgt", f"{tmp_path}/tgt", "--max-tokens", "20"]
+    assert main(["align", f"{folder}/guided", *files, "--output", f"{tmp_path}/found"]) == 0
+    first, *others = (tmp_path / "found").read_text().splitlines()
+    assert {link.split("-")[1] for link in first.split()} == {"0", "1", "2"}
+    assert others == ["", "", ""]
+
+
+def test_what_cannot_be_aligned_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (folder / "gold").read_text().splitlines()
+    (tmp_path / "gold").write_text("\n".join([*lines[:-1], "0-0 0p99"]))
+    reference, output = f"--reference={tmp_path}/gold", f"--output={tmp_path}/found"
+    wrong = f"gold, line {len(lines)}, column 5: 0p99 names word 99 of the target"
+    assert wrong in refuses(capsys, align(folder, "guided", reference, output))
+    assert "name a file as --output" in refuses(capsys, align(folder, "guided", reference, "--output=-"))
+    given = ["translate", f"{folder}/guided", f"{folder}/src", "--alignments", f"{tmp_path}/found"]
+    said = refuses(capsys, main([*given, "--output", f"{tmp_path}/out", "--resume"]))
+    assert "use `dst align` afterwards" in said
+    assert not (tmp_path / "found").exists()
+    directions = Direction("en", "de", ">>deu<<"), Direction("de", "en", ">>eng<<")
+    bundle = replace(open_bundle(folder / "guided"), directions=directions)
+    with pytest.raises(DataError, match="translates in several directions: name the bundle of a model of one"):
+        Aligner.load(bundle)
 
 
 def test_long_lines_are_aligned_in_parts(folder: Path, tmp_path: Path) -> None:
@@ -174,12 +257,10 @@ def test_ill_formed_lines_are_refused_before_the_work(
     (tmp_path / "text").write_text("the <b>dog</b>\nthe <b>dog\n")
     given = ["translate", f"{folder}/missing", f"{tmp_path}/text", "--markup", "--output", f"{tmp_path}/out"]
     for more in ([], ["--resume"]):
-        assert main([*given, *more]) == 2
-        error = capsys.readouterr().err.splitlines()[-1]
+        error = refuses(capsys, main([*given, *more]))
         assert error == f"dst: error: {tmp_path}/text, line 2, column 5: '<b>' is not closed on its line"
     (tmp_path / "text").write_text("the <b>dog</b>\n")
-    assert main([*given, "--engine", "ct2"]) == 2
-    assert "--markup is not available with --engine ct2" in capsys.readouterr().err
+    assert "--markup is not available with --engine ct2" in refuses(capsys, main([*given, "--engine", "ct2"]))
     assert {path.name for path in tmp_path.iterdir()} == {"text"}
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import mlflow.pyfunc
 import pytest
 from mlflow.tracking import MlflowClient
-from support.data.prep import build
+from support.data.prep import build, refuses
 from support.data.trees import write_treebank
 from support.processes.launching import run_dst
 from support.processes.ranks import run_dst_ranks
 from support.services.mlflow_runs import bundle_model, send_rest, tracked_run
 
+from dstransformer.cli import main
 from dstransformer.model import open_bundle
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree, read_trees
@@ -122,16 +123,12 @@ def test_a_bundle_is_evaluated_on_gold_trees(run: Path, treebank: Path, tmp_path
     assert json.loads(again.stdout)["metrics"] == scores["metrics"]
 
 
-def test_a_parser_is_no_translator(run: Path, tmp_path: Path) -> None:
-    text = tmp_path / "text.txt"
+def test_a_parser_is_no_translator(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "pictures"
     text.write_text("a cat\n")
-    refused = run_dst("translate", str(run), str(text))
-    assert refused.returncode == 2
-    assert "is a parser: use `dst parse`" in refused.stderr
-    out = tmp_path / "pictures"
-    refused = run_dst("attention", str(run), "a cat", "--out", str(out))
-    assert refused.returncode == 2
-    assert "is a parser: the attention of a translation model can be drawn" in refused.stderr
+    assert "is a parser: use `dst parse`" in refuses(capsys, main(["translate", str(run), str(text)]))
+    said = refuses(capsys, main(["attention", str(run), "a cat", "--out", str(out)]))
+    assert "is a parser: the attention of a translation model can be drawn" in said
     assert not out.exists()
 
 

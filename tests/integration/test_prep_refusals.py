@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.data.prep import WriteText, build, refuses
+from support.faults.disk import mounted
 from support.processes.launching import run_command
 
 from data_prep.cli import main
-
-
-def spoil_length(folder: Path) -> str:
-    with (folder / "tgt.txt").open("a") as file:
-        file.write("noch einer\n")
-    return "src.txt has 600 lines but "
-
-
-def spoil_encoding(folder: Path) -> str:
-    (folder / "src.txt").write_bytes((folder / "src.txt").read_bytes().replace(b" 34.", b" \xf6 34.", 1))
-    return "src.txt, line 35, byte "
-
-
-def spoil_empty(folder: Path) -> str:
-    (folder / "valid-tgt.txt").write_text("")
-    return "valid-tgt.txt is empty"
-
-
-def spoil_missing(folder: Path) -> str:
-    (folder / "src.txt").unlink()
-    return "src.txt: No such file or directory"
-
-
-def spoil_everything(folder: Path) -> str:
-    for side in ("src", "tgt"):
-        (folder / f"{side}.txt").write_text(" \n" * 5)
-    return "cleaning left nothing of 5 (empty 5)"
 
 
 def test_a_rule_that_would_have_to_guess_is_refused_before_anything_is_read(
@@ -61,18 +33,27 @@ def test_a_code_of_no_language_is_said_at_the_start_and_below_the_table(
     assert first not in between
 
 
-@pytest.mark.parametrize("spoil", [spoil_length, spoil_encoding, spoil_empty, spoil_missing, spoil_everything])
+@pytest.mark.parametrize(("files", "wanted"), [
+    ({"tgt.txt": lambda text: text + b"noch einer\n"}, "src.txt has 600 lines but "),
+    ({"src.txt": lambda text: text.replace(b" 34.", b" \xf6 34.", 1)}, "src.txt, line 35, byte "),
+    ({"valid-tgt.txt": lambda _: b""}, "valid-tgt.txt is empty"),
+    ({"src.txt": None}, "src.txt: No such file or directory"),
+    ({"src.txt": lambda _: b" \n" * 5, "tgt.txt": lambda _: b" \n" * 5}, "cleaning left nothing of 5 (empty 5)"),
+])  # fmt: skip
 def test_bad_text_is_refused_and_leaves_no_corpus(
     tmp_path: Path,
     text: WriteText,
     capsys: pytest.CaptureFixture[str],
-    spoil: Callable[[Path], str],
+    files: dict[str, Callable[[bytes], bytes] | None],
+    wanted: str,
 ) -> None:
     options, out = text(), tmp_path / "corpus"
-    wanted = spoil(tmp_path / "text")
+    for name, spoil in files.items():
+        path = tmp_path / "text" / name
+        path.unlink() if spoil is None else path.write_bytes(spoil(path.read_bytes()))
     assert wanted in refuses(capsys, build(*options, "--out", out))
     left = {path.name for path in tmp_path.iterdir()} - {"text"}
-    assert left == ({"corpus.work"} if spoil is spoil_everything else set())
+    assert left == ({"corpus.work"} if "cleaning" in wanted else set())
     assert not list(tmp_path.glob("corpus.work/*.partial"))
 
 
@@ -95,45 +76,21 @@ def test_info_and_verify_refuse_folders_without_a_corpus(tmp_path: Path, capsys:
         assert "is not a corpus" in refuses(capsys, main([command, str(tmp_path / "none")]))
 
 
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A function that mounts an in-memory file system with the given options; needs root."""
-    folder = tmp_path / "mount"
-    folder.mkdir()
-
-    def mount(options: str) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("mounting a tmpfs needs root")
-        return folder
-
-    yield mount
-    subprocess.run(["umount", str(folder)], capture_output=True, check=False)
-
-
-@pytest.mark.parametrize("size", ["200k", "1m", "5m"])
-def test_a_full_disk_leaves_nothing(
-    text: WriteText, mount: Callable[[str], Path], capsys: pytest.CaptureFixture[str], size: str
-) -> None:
-    folder = mount(f"size={size}")
-    message = refuses(capsys, build(*text(40_000), "--out", folder / "corpus"), code=1)
+@pytest.mark.parametrize("small_disk", ["200k", "1m", "5m"], indirect=True)
+def test_a_full_disk_leaves_nothing(text: WriteText, small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refuses(capsys, build(*text(40_000), "--out", small_disk / "corpus"), code=1)
     assert "No space left on device" in message
-    assert list(folder.iterdir()) == []
+    assert list(small_disk.iterdir()) == []
 
 
-def test_unwritable_folders_are_refused(
-    tmp_path: Path,
-    text: WriteText,
-    mount: Callable[[str], Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_unwritable_folders_are_refused(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert "is not a folder" in refuses(capsys, build(*text(), "--out", tmp_path / "file" / "corpus"))
     if os.geteuid():
         (tmp_path / "locked").mkdir(mode=0o555)
         assert "Permission denied" in refuses(capsys, build(*text(), "--out", tmp_path / "locked" / "corpus"))
-    folder = mount("ro,size=1m")
-    assert "Read-only file system" in refuses(capsys, build(*text(), "--out", folder / "corpus"))
+    with mounted(tmp_path / "disk", "ro,size=1m") as disk:
+        assert "Read-only file system" in refuses(capsys, build(*text(), "--out", disk / "corpus"))
 
 
 def test_wmt14_offline_without_a_cache(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.data.corpora import build_toy
+from support.data.prep import refuses
 from support.processes.forks import REPOSITORY
 from support.processes.launching import run_dst
-from support.training.runs import train_options
 
 from dstransformer.cli.program import run as dst
 from dstransformer.config import load_config
@@ -23,21 +22,9 @@ from dstransformer.extras.reproduction.record import Record
 from dstransformer.extras.reproduction.reproduce import _compare_training, _is_finished
 
 
-@pytest.fixture(scope="module")
-def trained(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
-    """A folder with ``corpus`` and the run ``original``, which was trained on it."""
-
-    def make(folder: Path) -> None:
-        corpus = build_toy(folder / "corpus", 620)
-        done = run_dst(*train_options(corpus, folder / "original", "validation.bleu_sentences=30"))
-        assert done.returncode == 0, done.stderr
-
-    return shared_folder("reproduced", make)
-
-
-def changed(trained: Path, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+def changed(plain_run: Path, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """The file of the run's record, with a change."""
-    records.read(trained / "original").write(path)
+    records.read(plain_run).write(path)
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
@@ -62,18 +49,31 @@ def started_from_another(content: dict[str, Any]) -> None:
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """The error line of ``dst reproduce``, which a mistake of the user ends."""
     capsys.readouterr()
-    assert dst(["reproduce", *map(str, arguments)]) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dst: error: ")]
-    assert len(errors) == 1
-    return errors[0]
+    return refuses(capsys, dst(["reproduce", *map(str, arguments)]))
+
+
+STORED = REPOSITORY / "tests" / "data" / "formats" / "1"
 
 
 @pytest.mark.slow
-def test_where_nothing_differs_every_bit_is_the_same(trained: Path, tmp_path: Path) -> None:
-    done = run_dst("reproduce", str(trained / "original"), "--out", str(tmp_path / "again"), "--json")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("differs   nothing: all figures must be equal\n"), done.stderr
-    report = json.loads(done.stdout)
+def test_where_nothing_differs_every_bit_is_the_same(
+    plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The training is prepared for a launcher, which computes it; the same command then judges it."""
+    out = tmp_path / "again"
+    run = ["reproduce", str(plain_run), "--out", str(out)]
+    assert dst([*run, "--prepare-only"]) == 0
+    threads, program, *arguments = shlex.split(capsys.readouterr().err.splitlines()[-1].partition("with: ")[2])
+    assert threads.startswith("OMP_NUM_THREADS=")
+    assert program == "dst"
+    trained = run_dst(*arguments)
+    assert trained.returncode == 0, trained.stderr
+    assert dst([*run, "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("differs   nothing: all figures must be equal\n"), said.err
+    assert "training  in" not in said.err
+    assert not list(out.glob("train.log"))
+    report = json.loads(said.out)
     assert report["reproduced"]
     assert report["same_weights"]
     assert report["differences"] == {}
@@ -81,12 +81,12 @@ def test_where_nothing_differs_every_bit_is_the_same(trained: Path, tmp_path: Pa
     names = {f"{split} {name}" for split in ("validation", "test") for name in ("loss", "perplexity", "bleu", "chrf")}
     assert names <= {figure["name"] for figure in report["figures"]}
     assert {figure["verdict"] for figure in report["figures"]} == {"equal"}
-    weights = [run / "bundle" / "model.safetensors" for run in (trained / "original", tmp_path / "again" / "run")]
+    weights = [run / "bundle" / "model.safetensors" for run in (plain_run, out / "run")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 @pytest.mark.slow
-def test_elsewhere_figures_have_bounds_and_the_corpus_is_built_again(trained: Path, tmp_path: Path) -> None:
+def test_elsewhere_figures_have_bounds_and_the_corpus_is_built_again(plain_run: Path, tmp_path: Path) -> None:
     """The record says another version of PyTorch, a loss that is a little different and a chrF that is far off."""
 
     def change(content: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ def test_elsewhere_figures_have_bounds_and_the_corpus_is_built_again(trained: Pa
         content["figures"]["test"]["loss"] += 1e-3
         content["figures"]["test"]["chrf"] += 50.0
 
-    record = changed(trained, tmp_path / "record.json", change)
+    record = changed(plain_run, tmp_path / "record.json", change)
     done = run_dst("reproduce", str(record), "--out", str(tmp_path / "again"), "--json")
     assert done.returncode == 1, done.stderr
     first, second, *_ = done.stderr.splitlines()
@@ -112,61 +112,34 @@ def test_elsewhere_figures_have_bounds_and_the_corpus_is_built_again(trained: Pa
 
 
 @pytest.mark.slow
-def test_weights_are_evaluated_again(trained: Path, tmp_path: Path) -> None:
-    done = run_dst("reproduce", str(trained / "original"), "--evaluate-only", "--out", str(tmp_path / "again"))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("original is reproduced: every figure is equal")
+def test_weights_are_evaluated_again(plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = tmp_path / "bundle"
-    shutil.copytree(trained / "original" / "bundle", bundle)
-    alone = run_dst("reproduce", str(bundle), "--evaluate-only", "--out", str(tmp_path / "alone"))
-    assert alone.returncode == 0, alone.stderr
-    assert alone.stdout.splitlines()[-1] == "bundle is reproduced: every figure is equal"
+    shutil.copytree(plain_run / "bundle", bundle)
+    for name, source in (("plain", plain_run), ("bundle", bundle)):
+        assert dst(["reproduce", str(source), "--evaluate-only", "--out", str(tmp_path / f"of-{name}")]) == 0
+        assert capsys.readouterr().out.splitlines()[-1].startswith(f"{name} is reproduced: every figure is equal")
     weights = bundle / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    damaged = run_dst("reproduce", str(bundle), "--evaluate-only", "--out", str(tmp_path / "damaged"))
-    assert damaged.returncode == 2
-    assert "model.safetensors" in damaged.stderr
-
-
-@pytest.mark.slow
-def test_a_training_is_prepared_for_a_launcher(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "again"
-    run = ["reproduce", str(trained / "original"), "--out", str(out)]
-    assert dst([*run, "--prepare-only"]) == 0
-    command = shlex.split(capsys.readouterr().err.splitlines()[-1].partition("with: ")[2])
-    threads, program, *arguments = command
-    assert threads.startswith("OMP_NUM_THREADS=")
-    assert program == "dst"
-    done = run_dst(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert dst(run) == 0
-    said = capsys.readouterr()
-    assert "training  in" not in said.err
-    assert said.out.splitlines()[-1] == "original is reproduced: every figure is equal"
-    assert not list(out.glob("train.log"))
+    assert "model.safetensors" in refused(capsys, bundle, "--evaluate-only", "--out", tmp_path / "damaged")
 
 
 class TestRefused:
-    def test_a_training_with_other_values(self, trained: Path, tmp_path: Path) -> None:
+    def test_a_training_with_other_values(self, plain_run: Path, tmp_path: Path) -> None:
         def change(content: dict[str, Any]) -> None:
             content["provenance"]["config"]["decoding"]["beam_size"] = 3
 
-        record = changed(trained, tmp_path / "record.json", change)
-        shutil.copytree(trained / "original", tmp_path / "again" / "run")
+        record = changed(plain_run, tmp_path / "record.json", change)
+        shutil.copytree(plain_run, tmp_path / "again" / "run")
         shutil.copy(record, tmp_path / "again" / "record.json")
         found = records.read(record)
-        with pytest.raises(DataError, match="was not trained as original was"):
+        with pytest.raises(DataError, match="was not trained as plain was"):
             _compare_training(found, tmp_path / "again" / "run", None, None)  # type: ignore[arg-type]
         assert not _is_finished(tmp_path / "again" / "run", found)
-        assert _is_finished(tmp_path / "again" / "run", records.read(trained / "original"))
+        assert _is_finished(tmp_path / "again" / "run", records.read(plain_run))
 
-    def test_another_corpus(
-        self, trained: Path, toy_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        found = refused(capsys, trained / "original", "--corpus", toy_corpus, "--out", tmp_path / "again")
-        assert f"{toy_corpus} is not the corpus of original: " in found
+    def test_another_corpus(self, plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        found = refused(capsys, plain_run, "--corpus", STORED / "corpus", "--out", tmp_path / "again")
+        assert f"{STORED / 'corpus'} is not the corpus of plain: " in found
 
     @pytest.mark.parametrize(
         ("change", "options", "parts"),
@@ -184,21 +157,21 @@ class TestRefused:
     )
     def test_a_corpus_or_a_parent_that_is_not_there(
         self,
-        trained: Path,
+        plain_run: Path,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
         change: Callable[[dict[str, Any]], object],
         options: list[str],
         parts: list[str],
     ) -> None:
-        record = changed(trained, tmp_path / "record.json", change)
-        places = {"RUN": trained / "original", "HERE": tmp_path}
+        record = changed(plain_run, tmp_path / "record.json", change)
+        places = {"RUN": plain_run, "HERE": tmp_path}
         given = [places.get(word, word) for word in options]
         found = refused(capsys, record, *given, "--out", tmp_path / "again")
         assert [part for part in parts if part not in found] == []
 
-    def test_options_that_do_not_fit(self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        run, record = trained / "original", changed(trained, tmp_path / "record.json", lambda _: None)
+    def test_options_that_do_not_fit(self, plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        run, record = plain_run, changed(plain_run, tmp_path / "record.json", lambda _: None)
         out = ["--out", tmp_path / "again"]
         assert "cannot be split evenly over 3 processes" in refused(capsys, run, "--processes", "3", *out)
         assert f"{record} holds no weights" in refused(capsys, record, "--evaluate-only", *out)
@@ -211,22 +184,22 @@ class TestRefused:
         assert not (tmp_path / "again").exists()
 
     def test_a_folder_of_something_else(
-        self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "notes.txt").touch()
-        assert "exists and is not a reproduction" in refused(capsys, trained / "original", "--out", tmp_path)
+        assert "exists and is not a reproduction" in refused(capsys, plain_run, "--out", tmp_path)
         other = tmp_path / "other"
         other.mkdir()
-        changed(trained, other / "record.json", lambda content: content["figures"].pop("test"))
-        assert "is the reproduction of another training" in refused(capsys, trained / "original", "--out", other)
+        changed(plain_run, other / "record.json", lambda content: content["figures"].pop("test"))
+        assert "is the reproduction of another training" in refused(capsys, plain_run, "--out", other)
 
     def test_what_is_no_finished_training(
-        self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        checkpoint = trained / "original" / "checkpoints" / "step-00000008"
+        checkpoint = plain_run / "checkpoints" / "step-00000009"
         assert "is not the final bundle of a training" in refused(capsys, checkpoint, "--out", tmp_path / "again")
         bundle = tmp_path / "bundle"
-        shutil.copytree(trained / "original" / "bundle", bundle)
+        shutil.copytree(plain_run / "bundle", bundle)
         provenance = json.loads((bundle / "provenance.json").read_text())
         (bundle / "provenance.json").write_text(json.dumps(provenance | {"imported": {"format": "MarianMTModel"}}))
         assert "was imported" in refused(capsys, bundle, "--out", tmp_path / "again")
@@ -244,25 +217,25 @@ class TestRefused:
             (lambda content: content["provenance"]["corpus_identity"].update(command="rm -r /"), "command: "),
             (
                 lambda content: content["provenance"]["config"].update(news={}),
-                "the record of original: unknown key 'news'",
+                "the record of plain: unknown key 'news'",
             ),
         ],
     )
     def test_a_damaged_record(
         self,
-        trained: Path,
+        plain_run: Path,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
         change: Callable[[dict[str, Any]], object],
         part: str,
     ) -> None:
-        record = changed(trained, tmp_path / "record.json", change)
+        record = changed(plain_run, tmp_path / "record.json", change)
         assert part in refused(capsys, record, "--out", tmp_path / "again")
         assert not (tmp_path / "again").exists()
 
 
-def test_a_record_is_read_as_it_was_written(trained: Path, tmp_path: Path) -> None:
-    before = records.read(trained / "original")
+def test_a_record_is_read_as_it_was_written(plain_run: Path, tmp_path: Path) -> None:
+    before = records.read(plain_run)
     before.write(tmp_path / "record.json")
     after: Record = records.read(tmp_path / "record.json")
     assert after == before
@@ -272,13 +245,13 @@ def test_a_record_is_read_as_it_was_written(trained: Path, tmp_path: Path) -> No
 
 
 def test_a_written_record_names_no_place_of_this_machine(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "record.json"
-    assert dst(["reproduce", str(trained / "original"), "--write-record", str(path)]) == 0
+    assert dst(["reproduce", str(plain_run), "--write-record", str(path)]) == 0
     assert "does the training again" in capsys.readouterr().out
-    assert str(trained.parent) not in path.read_text()
-    assert records.read(path).figures == records.read(trained / "original").figures
+    assert str(plain_run.parent) not in path.read_text()
+    assert records.read(path).figures == records.read(plain_run).figures
 
 
 def test_the_record_of_the_quickstart_is_of_its_training() -> None:

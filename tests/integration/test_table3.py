@@ -148,31 +148,3 @@ def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: P
     assert "is not a run folder and not empty (letter.txt)" in done.stderr
     assert "| base | 2 |" in done.stdout
     assert (out / "base" / "letter.txt").read_text() == "a user's file"
-
-
-@pytest.mark.parametrize(("extra", "message"), [
-    (["--rows", "Z"], "--rows 'Z': Table 3 has no such row"),
-    (["--scale", "toy", "--rows", "C"], "model.num_layers would be 2 x 2 / 6 = 0.67, which is not a whole number"),
-    (["--scale", "tyo"], "--scale 'tyo': give paper, small, or a preset"),
-    (["--updates", "0"], "--updates 0: give 1 or more"),
-    (["--rows", "A", "--set", "model.num_heads=2"], "row a_heads_1 has its own model.num_heads, which this would undo"),
-    (["--set", "model.d_modl=2"], "there is no key 'model.d_modl'"),
-    (["--ds", "zero9"], "unknown DeepSpeed fragment 'zero9'"),
-])  # fmt: skip
-def test_invalid_options_are_refused_and_leave_nothing(
-    toy_corpus: Path, tmp_path: Path, extra: list[str], message: str
-) -> None:
-    out = tmp_path / "table"
-    done = run_dst("table3", "--corpus", str(toy_corpus), "--out", str(out), *extra)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not out.exists()
-
-
-def test_a_table_refuses_a_corpus_and_a_folder_with_other_files(toy_corpus: Path, tmp_path: Path) -> None:
-    inside = run_dst("table3", "--corpus", str(toy_corpus), "--out", str(toy_corpus / "table"))
-    assert f"lies inside the corpus {toy_corpus}" in inside.stderr
-    (tmp_path / "notes.txt").touch()
-    beside = run_dst("table3", "--corpus", str(toy_corpus), "--out", str(tmp_path))
-    assert "holds notes.txt, which is not part of a table" in beside.stderr

@@ -79,34 +79,12 @@ def test_n_best_lists_have_sources_and_scores(tmp_path: Path) -> None:
     assert translated(text).split("\n") == [*texts, ""]
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (["--n-best", "9"], "--n-best 9: must be from 1 to the beam size, 2: raise --beam"),
-    (["--top-k", "5"], "--top-k is for drawing: add --sample"),
-    (["--sample", "--temperature", "0"], "--temperature 0.0: must be 0.01 to 100"),
-    (["--tag", "<BT>"], "add --format pairs"),
-    (["--ensemble", "nowhere"], "nowhere does not exist"),
-    (["--resume"], "--resume needs a FILE and --output FILE"),
-    (["--interactive"], "--interactive reads sentences from the terminal"),
-    (["--sample", "--beam", "3"], "--beam is for the search, and --sample draws: leave one out"),
-    (["--sample", "--prune", "3"], "--prune is for the search, and --sample draws: leave one out"),
-    (["--prefix-file", "nowhere"], "cannot read nowhere"),
+@pytest.mark.parametrize(("stdin", "message"), [
+    (b"the dog\nthe d\xffg\n", "standard input, line 2: not UTF-8"),
+    (None, "standard input is closed: --interactive reads sentences from it"),
 ])  # fmt: skip
-def test_what_makes_no_sense_is_refused(tmp_path: Path, options: list[str], message: str) -> None:
-    text = tmp_path / "text"
-    text.write_text("a dog\n")
-    done = run_dst("translate", str(BUNDLE), str(text), *options)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(("options", "stdin", "message"), [
-    (["--format", "jsonl"], b"", "--interactive shows scores and texts: leave out --format and --overwrite"),
-    ([], b"the dog\nthe d\xffg\n", "standard input, line 2: not UTF-8"),
-    ([], None, "standard input is closed: --interactive reads sentences from it"),
-])  # fmt: skip
-def test_a_conversation_that_makes_no_sense_is_refused(options: list[str], stdin: bytes | None, message: str) -> None:
-    command = [sys.executable, "-m", "dstransformer", "translate", str(BUNDLE), "--interactive", *options]
+def test_a_conversation_that_makes_no_sense_is_refused(stdin: bytes | None, message: str) -> None:
+    command = [sys.executable, "-m", "dstransformer", "translate", str(BUNDLE), "--interactive"]
     closing = [] if stdin is not None else ["sh", "-c", 'exec "$@" <&-', "sh"]
     done = subprocess.run([*closing, *command], input=stdin, env=environment(), capture_output=True, check=False)
     assert done.returncode == 2

@@ -1,21 +1,22 @@
-"""Runs the shell blocks of the tutorials, in order and in one folder, with smaller sizes."""
+"""Runs the shell blocks of the tutorials, in order and in one folder, with smaller sizes: a test for each section."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from support.processes.forks import environment
+from support.processes.forks import REPOSITORY, environment
 from support.processes.launching import finish, free_port, started
 from support.processes.shell_commands import shell_commands
 
-REPOSITORY = Path(__file__).parents[2]
-TUTORIALS = ("first-model", "your-own-text", "cluster")
-#: What a test makes smaller, so that it takes minutes. The commands stay.
+#: What a test makes smaller, so that it takes seconds. The commands stay; that launcher is in the first tutorial, too.
 SMALLER = {
+    "deepspeed --num_gpus 2 --module dstransformer train mine.yaml": "dst train mine.yaml",
     "--pairs 20000": "--pairs 1500 --valid-size 20 --test-size 400",
     "--vocab-size 1000": "--vocab-size 500",
     "--vocab-size 4000": "--vocab-size 500",
@@ -28,47 +29,9 @@ SMALLER = {
     "extends: multi30k\n": (
         "extends: multi30k\nmodel: {num_layers: 1, d_model: 32, d_ff: 64, d_k: 8, d_v: 8}\n"
         "batch: {src_tokens: 512, tgt_tokens: 512}\ndecoding: {max_extra_tokens: 5}\n"
+        "tracking: {enabled: false}\n"  # the run of the first tutorial is in MLflow
     ),
 }
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_tutorials_run(tmp_path: Path) -> None:
-    """Launchers start processes of their own; commands are forked, which the tests of the wheel make up for."""
-    with shell_commands() as commands:
-        run_tutorials(commands, tmp_path)
-
-
-def run_tutorials(commands: Path, tmp_path: Path) -> None:
-    (tmp_path / "launch").symlink_to(REPOSITORY / "launch")
-    variables = environment() | {
-        "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "DLTS_HOSTFILE": "/none",  # deepspeed's default is a file of the machine
-        "MASTER_PORT": str(free_port()),
-    }
-    unused = set(SMALLER)
-    for tutorial in TUTORIALS:
-        script = "".join(read_blocks(tutorial))
-        for large, small in SMALLER.items():
-            if large in script:
-                unused.discard(large)
-                script = script.replace(large, small)
-        if tutorial == "your-own-text":
-            script = OWN_TEXT + script
-        script = script.replace("deepspeed --num_gpus 2", f"deepspeed --num_gpus 2 --master_port {free_port()}")
-        with started(["bash", "-e", "-c", script], variables, cwd=tmp_path, stdin=-3, stdout=-1, stderr=-2) as process:
-            printed, _ = finish(process)
-        assert process.returncode == 0, f"{tutorial}:\n{printed[-4000:]}"
-    assert unused == set()
-    for made in (
-        "runs/toy/bundle",
-        "attention/attention.html",
-        "mine.html",
-        "out/hf/config.json",
-        "runs/layouts/bundle",
-    ):
-        assert (tmp_path / made).exists()
-
 
 #: The six files that the second tutorial begins with: the held-out text of the first one's corpus.
 OWN_TEXT = """
@@ -79,6 +42,87 @@ mv part.en test.en; mv part.de test.de
 """
 
 
-def read_blocks(tutorial: str) -> list[str]:
-    text = (REPOSITORY / "docs" / "tutorial" / f"{tutorial}.md").read_text(encoding="utf-8")
-    return re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+class Section(NamedTuple):
+    """A section of a tutorial, and the shell commands in it."""
+
+    tutorial: str
+    heading: str
+    script: str
+
+
+def read_sections() -> list[Section]:
+    """All sections that have commands, in the order of the tutorials."""
+    found = []
+    for tutorial in ("first-model", "your-own-text", "cluster"):
+        text = (REPOSITORY / "docs" / "tutorial" / f"{tutorial}.md").read_text(encoding="utf-8")
+        for section in text.split("\n## ")[1:]:
+            script = "".join(re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL))
+            if script:
+                found.append(Section(tutorial, section.partition("\n")[0], script))
+    return found
+
+
+SECTIONS = read_sections()
+
+#: A file that each of these sections makes.
+PRODUCTS = {
+    "first-model: Train": "runs/toy/bundle",
+    "first-model: Look at the run": "attention/attention.html",
+    "your-own-text: Build and inspect": "mine.html",
+    "your-own-text: Use it": "out/hf/config.json",
+    "cluster: Move between layouts": "runs/layouts/bundle",
+}
+
+
+def name_of(section: Section) -> str:
+    return f"{section.tutorial}: {section.heading}"
+
+
+@pytest.fixture(scope="module")
+def run_up_to(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Section], Path]]:
+    """A function that runs the sections up to one of them, each once, and returns their folder.
+
+    Launchers start processes of their own; commands are forked, which the tests of the wheel make up for.
+    """
+    folder, waiting = tmp_path_factory.mktemp("tutorials"), list(SECTIONS)
+    (folder / "launch").symlink_to(REPOSITORY / "launch")
+    with shell_commands() as commands:
+        variables = environment() | {
+            "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "DLTS_HOSTFILE": "/none",  # deepspeed's default is a file of the machine
+            "MASTER_PORT": str(free_port()),
+        }
+
+        def run(last: Section) -> Path:
+            while last in waiting:
+                section = waiting.pop(0)
+                command = ["bash", "-e", "-c", prepared(section)]
+                with started(command, variables, cwd=folder, stdin=-3, stdout=-1, stderr=-2) as process:
+                    printed, _ = finish(process)
+                assert process.returncode == 0, f"{name_of(section)}:\n{printed[-4000:]}"
+            return folder
+
+        yield run
+
+
+def prepared(section: Section) -> str:
+    """The commands of a section, with smaller sizes."""
+    script = section.script
+    for large, small in SMALLER.items():
+        script = script.replace(large, small)
+    script = script.replace("deepspeed --num_gpus 2", f"deepspeed --num_gpus 2 --master_port {free_port()}")
+    return "source launch/env.sh\n" + OWN_TEXT * (section.heading == "Build and inspect") + script
+
+
+def test_every_smaller_size_stands_in_for_one_of_the_tutorials() -> None:
+    scripts = "".join(section.script for section in SECTIONS)
+    assert [large for large in SMALLER if large not in scripts] == []
+    assert PRODUCTS.keys() <= set(map(name_of, SECTIONS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", SECTIONS, ids=name_of)
+def test_the_commands_of_the_tutorials_run(run_up_to: Callable[[Section], Path], section: Section) -> None:
+    folder = run_up_to(section)
+    if name_of(section) in PRODUCTS:
+        assert (folder / PRODUCTS[name_of(section)]).exists()

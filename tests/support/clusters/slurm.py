@@ -41,12 +41,12 @@ class Slurm:
 def slurm_cluster(folder: Path) -> Iterator[Slurm]:
     """Start munged, slurmctld and two slurmd; on exit, end them and all processes they started.
 
-    Args:
-        folder: Folder for keys, state and logs.
+    Skips the test without root, or if a tool is missing.
 
-    Raises:
-        UnavailableError: Not running as root, or a tool is missing.
+    Args:
+        folder: A new folder for keys, state and logs.
     """
+    folder.mkdir()
     tools = find_tools(TOOLS, "slurm-wlm munge")
     socket = folder / "munge.socket"
     config = folder / "slurm.conf"

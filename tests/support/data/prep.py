@@ -57,9 +57,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def refuses(capsys: pytest.CaptureFixture[str], status: int, code: int = 2) -> str:
-    """Check that a command failed with a single error line; return the line."""
+    """Check that a command failed with a single error line, its last; return the line."""
     lines = capsys.readouterr().err.splitlines()
-    errors = [line for line in lines if line.startswith("dst-prep: error: ")]
+    errors = [line for line in lines if line.startswith(("dst: error: ", "dst-prep: error: "))]
     assert status == code
     assert len(errors) == 1, lines
     assert errors[0] == lines[-1]

@@ -55,6 +55,15 @@ def train_options(corpus: Path, run: Path, *overrides: str) -> list[str]:
     return ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--set", *TWELVE_UPDATES, *overrides]
 
 
+#: Further overrides of the plain run: four checkpoints, of which the first is in the warm-up.
+PLAIN = ["schedule.warmup_steps=5", "checkpoint.every_updates=3", "checkpoint.keep_last=4", "checkpoint.average_last=4"]
+
+
+def plain_options(corpus: Path, run: Path, *overrides: str) -> list[str]:
+    """The arguments of ``dst`` for the plain run."""
+    return train_options(corpus, run, *PLAIN, *overrides)
+
+
 def records(run: Path, *kinds: str) -> list[dict[str, Any]]:
     """The lines of these kinds in the metrics of a run."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())

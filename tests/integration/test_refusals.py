@@ -1,0 +1,226 @@
+"""What ``dst`` refuses: exit status 2, one line that names what is wrong, and nothing is written."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from support.data.prep import refuses
+from support.processes.forks import REPOSITORY
+from support.processes.launching import run_dst
+from support.services.serving import save_small_bundle
+from support.training.runs import plain_options
+
+from dstransformer.cli import main
+
+STORED = REPOSITORY / "tests" / "data" / "formats" / "1"
+
+#: Command lines by what their error line says. Words in capitals are paths: CORPUS, the plain RUN and its BUNDLE; NEW,
+#: which does not exist; the FILE and the FOLDER of other things; TEXT, two lines; LINE, one; BAD, not in UTF-8.
+COMMANDS = [
+    ("train bsae --corpus CORPUS --run NEW", ["unknown preset 'bsae': did you mean 'base'"]),
+    ("train toy --corpus CORPUS --run NEW --set model.width=3", ["there is no key 'model.width'"]),
+    ("train toy --corpus CORPUS --run NEW --set training.seed=one", ["training.seed = 'one'"]),
+    ("train toy --corpus CORPUS --run NEW --set training.seed=100000000000000000000000", ["training.seed"]),
+    ("train toy --corpus CORPUS --run NEW --set model.d_model=1000000000", ["model.d_model"]),
+    ("train toy --corpus CORPUS --run NEW --set model.d_model=65536 model.d_ff=1000000",
+     ["parameters: building it takes", "which has"]),
+    ("train toy --corpus CORPUS --run NEW --set batch.src_tokens=20", ["src tokens, more than an update may hold"]),
+    ("train toy --corpus CORPUS --run NEW --ds zero9", ["unknown DeepSpeed fragment 'zero9'"]),
+    ("train toy --corpus CORPUS --run NEW --ds wrong.json",
+     ["wrong.json", "'gradient_clipping'", "optimizer.clip_norm"]),
+    ("train toy --corpus CORPUS --run NEW --resume nowhere", ["nowhere does not exist; name another"]),
+    ("train toy --corpus CORPUS --run NEW --resume FOLDER", ["FOLDER is not a checkpoint"]),
+    ("train toy --corpus CORPUS --run NEW --init CORPUS", ["--init CORPUS: CORPUS is a corpus, not a bundle"]),
+    ("train toy --corpus NEW --run NEW/run", ["NEW is not a corpus"]),
+    ("train toy --corpus CORPUS --run CORPUS/run", ["CORPUS is a corpus"]),
+    ("train toy --corpus CORPUS --run FOLDER", ["is not a run folder and not empty (thesis.tex)"]),
+    ("train base", ["the following arguments are required: --corpus, --run", "`dst train --help`"]),
+    ("ds-config base --world-size 0", ["0 processes cannot train"]),
+    ("ds-config base --world-size two", ["--world-size", "'two'", "see `dst ds-config --help`"]),
+    ("ds-config base --ds zero3", ["[zero3] state no precision: add one of fp32, bf16, fp16"]),
+    ("ds-config base --ds bf16", ["[bf16] state no ZeRO stage: add one of zero0, zero1"]),
+    ("ds-config base --ds zero0 fp32 offload_optimizer", ["which needs stage 1, 2 or 3"]),
+    ("ds-config base --ds stage.json bf16", ["stage.json: zero_optimization.stage is 7"]),
+    ("", ["COMMAND", "`dst --help`"]),
+    ("track FOLDER", ["FOLDER is not the folder of a tracked run"]),
+    ("track FILE", ["FILE is not the folder of a tracked run"]),
+    ("track nowhere", ["nowhere does not exist: name the folder of a run that `dst train` wrote"]),
+    ("doctor nowhere", ["nowhere does not exist: name a folder"]),
+    ("doctor FOLDER", ["FOLDER is not the folder of a run: name a folder"]),
+    ("average nowhere --out NEW", ["nowhere has no checkpoints: name a folder that `dst train --run` wrote"]),
+    ("average FILE --out NEW", ["FILE has no checkpoints"]),
+    ("average FOLDER --out NEW", ["FOLDER has no checkpoints"]),
+    ("average RUN --last 9 --out NEW", ["--last 9: RUN has only its newest 4 checkpoints"]),
+    ("average RUN --last 4 --out NEW",
+     ["--last 4: 3 of the newest 4 checkpoints", "schedule.warmup_steps = 5", "--include-warmup"]),
+    ("average RUN --best 3 --out NEW", ["has 2 checkpoints with a validation score"]),
+    ("average RUN --best 1 --last 1 --out NEW", ["not allowed with"]),
+    ("average RUN --last 1 --out FILE", ["--out FILE: FILE is a file; name a folder"]),
+    ("average RUN --last 2 --out RUN/checkpoints/step-00000012/bundle --overwrite", ["step-00000012 is a checkpoint"]),
+    ("translate FILE TEXT", ["FILE is not a folder: expected a bundle"]),
+    ("translate RUN BAD", ["BAD, line 2"]),
+    ("translate RUN NEW", ["cannot read NEW"]),
+    ("translate FOLDER TEXT", ["is not a bundle"]),
+    ("translate TEXT RUN", ["a folder: are they swapped?"]),
+    ("translate BUNDLE TEXT --n-best 9", ["--n-best 9: must be from 1 to the beam size, 2: raise --beam"]),
+    ("translate BUNDLE TEXT --top-k 5", ["--top-k is for drawing: add --sample"]),
+    ("translate BUNDLE TEXT --sample --temperature 0", ["--temperature 0.0: must be 0.01 to 100"]),
+    ("translate BUNDLE TEXT --tag <BT>", ["add --format pairs"]),
+    ("translate BUNDLE TEXT --ensemble nowhere", ["nowhere does not exist"]),
+    ("translate BUNDLE TEXT --resume", ["--resume needs a "]),
+    ("translate BUNDLE TEXT --interactive", ["--interactive reads sentences from the terminal"]),
+    ("translate BUNDLE --interactive --format jsonl", ["--interactive shows scores and texts: leave out --format"]),
+    ("translate BUNDLE TEXT --sample --beam 3", ["--beam is for the search, and --sample draws: leave one out"]),
+    ("translate BUNDLE TEXT --sample --prune 3", ["--prune is for the search, and --sample draws: leave one out"]),
+    ("translate BUNDLE TEXT --prefix-file nowhere", ["cannot read nowhere"]),
+    ("evaluate RUN --src TEXT --ref LINE", ["TEXT has 2 lines but LINE has 1"]),
+    ("serve nowhere --port 0", ["nowhere does not exist: expected a bundle"]),
+    ("serve PARSER --port 0", ["PARSER is a parser: only translation models can be served; use `dst parse`"]),
+    ("serve BUNDLE --port 0 --host no.such.host.invalid", ["--host 'no.such.host.invalid': "]),
+    ("serve BUNDLE --port 0 --host 203.0.113.7", ["--host '203.0.113.7' is not an address of this machine"]),
+    ("serve BUNDLE --port 70000", ["argument --port: '70000' is not a port: give 0 to 65535"]),
+    ("serve BUNDLE --port 0 --queue 0", ["--queue is 0: give 1 or more"]),
+    ("serve BUNDLE --port 0 --beam 0", ["--beam"]),
+    ("serve BUNDLE --port 0 --device toaster", ["cannot use the device 'toaster'"]),
+    ("table3 --corpus CORPUS --out NEW --rows Z", ["--rows 'Z': Table 3 has no such row"]),
+    ("table3 --corpus CORPUS --out NEW --scale toy --rows C", ["model.num_layers would be 2 x 2 / 6 = 0.67"]),
+    ("table3 --corpus CORPUS --out NEW --scale tyo", ["--scale 'tyo': give paper, small, or a preset"]),
+    ("table3 --corpus CORPUS --out NEW --updates 0", ["--updates 0: give 1 or more"]),
+    ("table3 --corpus CORPUS --out NEW --rows A --set model.num_heads=2",
+     ["row a_heads_1 has its own model.num_heads, which this would undo"]),
+    ("table3 --corpus CORPUS --out NEW --set model.d_modl=2", ["there is no key 'model.d_modl'"]),
+    ("table3 --corpus CORPUS --out NEW --ds zero9", ["unknown DeepSpeed fragment 'zero9'"]),
+    ("table3 --corpus CORPUS --out CORPUS/table", ["lies inside the corpus CORPUS"]),
+    ("table3 --corpus CORPUS --out FOLDER", ["holds thesis.tex, which is not part of a table"]),
+]  # fmt: skip
+
+#: Overrides and options with which the plain run cannot be resumed.
+RESUMES = [
+    (["--resume", "never"], ["RUN already holds a run, at step 12"]),
+    (["model.d_ff=128"], ["model.d_ff is 128, but", "was trained with 64"]),
+    (["optimizer.name=muon"], ["optimizer.name is muon, but", "was trained with adam"]),
+    (["training.max_updates=10"], ["training.max_updates is 10, but", "step-00000012 is further"]),
+    (["training.max_updates=14", "--init", "BUNDLE"], ["this run started from random weights and resumes from"]),
+]
+
+#: Variables of launchers that contradict each other.
+VARIABLES = [
+    ({"RANK": "3", "WORLD_SIZE": "1"}, ["RANK=3 and WORLD_SIZE=1"]),
+    ({"RANK": "3"}, ["RANK=3 and WORLD_SIZE=1"]),
+    ({"WORLD_SIZE": "2"}, ["WORLD_SIZE=2 but no RANK", "unset WORLD_SIZE"]),
+    ({"RANK": "x"}, ["RANK is 'x'"]),
+]
+
+
+@pytest.fixture
+def paths(plain_run: Path, toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The paths that the words in capitals stand for; the working directory has what else is named."""
+    monkeypatch.chdir(tmp_path)
+    here = {"NEW": "new", "FILE": "notes.txt", "FOLDER": "folder", "TEXT": "text", "LINE": "line", "BAD": "bad"}
+    files = {"text": b"a dog\na cat\n", "line": b"ein Hund\n", "bad": b"fine\n\xff\xfe\n", "notes.txt": b"keep me"}
+    files |= {"wrong.json": b'{"gradient_clipping": 1.0}', "stage.json": b'{"zero_optimization": {"stage": 7}}'}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").touch()
+    parser = save_small_bundle(tmp_path / "parser", trees={"tags": "keep", "closing": "label"})
+    given = {"CORPUS": toy_corpus, "RUN": plain_run, "BUNDLE": plain_run / "bundle", "PARSER": parser}
+    return {name: str(tmp_path / path) for name, path in here.items()} | {
+        name: str(path) for name, path in given.items()
+    }
+
+
+def with_paths(text: str, paths: dict[str, str]) -> str:
+    return re.sub(rf"\b({'|'.join(paths)})\b", lambda found: paths[found[0]], text)
+
+
+def contents(folder: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
+
+
+def assert_refused(
+    arguments: Sequence[str],
+    parts: Sequence[str],
+    paths: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    run: Callable[[Sequence[str]], int] = main,
+) -> None:
+    """Check that a command, which runs in this process by default, is refused and changes nothing."""
+    folders = [Path(paths["NEW"]).parent, Path(paths["RUN"]), Path(paths["CORPUS"])]
+    before = [contents(folder) for folder in folders]
+    said = refuses(capsys, run([with_paths(argument, paths) for argument in arguments]))
+    assert [part for part in parts if with_paths(part, paths) not in said] == [], said
+    assert len(said) < 600
+    assert [contents(folder) for folder in folders] == before
+
+
+def in_a_process(arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
+    """Run ``dst`` in a process of its own, which a run needs that looks for its checkpoint; pass on its errors."""
+    done = run_dst(*arguments, extra=variables)
+    sys.stderr.write(done.stderr)
+    return done.returncode
+
+
+@pytest.mark.parametrize(("command", "parts"), COMMANDS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_command_line_is_refused(
+    command: str, parts: list[str], paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(command.split(), parts, paths, capsys)
+
+
+@pytest.mark.parametrize(("changes", "parts"), RESUMES)
+def test_a_run_is_not_resumed_by_another_command(
+    changes: list[str], parts: list[str], paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = plain_options(Path(paths["CORPUS"]), Path(paths["RUN"]), *changes)
+    assert_refused(command, parts, paths, capsys, in_a_process)
+
+
+@pytest.mark.parametrize(("variables", "parts"), VARIABLES)
+def test_variables_of_launchers_that_contradict_each_other_are_refused(
+    variables: dict[str, str], parts: list[str], paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "toy", "--corpus", "CORPUS", "--run", "NEW"]
+    assert_refused(command, parts, paths, capsys, lambda arguments: in_a_process(arguments, variables))
+
+
+@pytest.mark.parametrize("damage", ["tokenizer", "shard"])
+def test_a_damaged_corpus_is_refused(
+    damage: str, paths: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus"
+    shutil.copytree(paths["CORPUS"], corpus)
+    if damage == "tokenizer":
+        with (corpus / "tokenizer.model").open("ab") as file:
+            file.write(b"\x12\x00")
+    else:
+        shard = next((corpus / "train").glob("*.arrow"))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 4
+        shard.write_bytes(content)
+    assert_refused(["train", "toy", "--corpus", str(corpus), "--run", "NEW"], [str(corpus)], paths, capsys)
+
+
+@pytest.mark.parametrize(("options", "parts"), [
+    (["--resume", "RUN/checkpoints/step-00000006"], ["--resume RUN/checkpoints/step-00000006 is not a checkpoint of"]),
+    (["--corpus", str(STORED / "corpus")], ["it was trained on another corpus than"]),
+])  # fmt: skip
+def test_a_checkpoint_of_another_run_or_corpus_is_refused(
+    options: list[str], parts: list[str], plain_copy: Path, paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*plain_options(Path(paths["CORPUS"]), plain_copy), *options]
+    assert_refused(command, parts, paths, capsys, in_a_process)
+
+
+def test_a_run_with_only_damaged_checkpoints_is_refused(
+    plain_copy: Path, paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for manifest in plain_copy.glob("checkpoints/*/manifest.json"):
+        manifest.write_text("{")
+    command = plain_options(Path(paths["CORPUS"]), plain_copy)
+    assert_refused(command, ["every checkpoint in", "is damaged"], paths, capsys, in_a_process)
