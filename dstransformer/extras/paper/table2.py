@@ -113,7 +113,7 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
     except OSError as error:
         raise UserError(f"{folder / METRICS_NAME} cannot be read: {error.strerror}") from None
     last = {str(record.get("kind")): record for record in records}
-    hardware = provenance.get("hardware")
+    hardware, sources = provenance.get("hardware"), provenance.get("sources")
     device = _text(hardware.get("device")) if isinstance(hardware, dict) else None
     languages = f"{provenance['src_lang']}-{provenance.get('tgt_lang')}" if "src_lang" in provenance else None
     notes: list[str] = []
@@ -130,7 +130,7 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
         run=str(folder),
         languages=languages,
         device=device,
-        sources=_read_sources(provenance),
+        sources=tuple(map(str, sources)) if isinstance(sources, list) else None,
         bleu=bleu,
         sacrebleu=sacrebleu,
         flops=cost.get("flops"),
@@ -168,12 +168,6 @@ def _read_provenance(run: Path) -> dict[str, Any]:
         if isinstance(content, dict):
             return content
     return {}
-
-
-def _read_sources(provenance: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The sources of the corpus."""
-    sources = provenance.get("sources")
-    return tuple(map(str, sources)) if isinstance(sources, list) else None
 
 
 def _read_bleu(
@@ -257,8 +251,8 @@ def to_json(results: Sequence[RunResult]) -> dict[str, Any]:
                 "languages": result.languages,
                 "sources": None if result.sources is None else list(result.sources),
                 "device": result.device,
-                "bleu": _score_json(result.bleu),
-                "sacrebleu": _score_json(result.sacrebleu),
+                "bleu": result.bleu and asdict(result.bleu),
+                "sacrebleu": result.sacrebleu and asdict(result.sacrebleu),
                 "device_hours": result.device_hours,
                 "sustained_tflops": result.sustained_tflops,
                 "flops_by_the_papers_method": result.paper_flops,
@@ -269,10 +263,6 @@ def to_json(results: Sequence[RunResult]) -> dict[str, Any]:
         ],
         "warnings": [warning for result in results for warning in result.warnings],
     }
-
-
-def _score_json(score: Score | None) -> dict[str, Any] | None:
-    return None if score is None else asdict(score)
 
 
 def format_table(results: Sequence[RunResult]) -> str:

@@ -145,13 +145,10 @@ class TableRun:
         """The rows in the paper's order; with several workers the longest first, so that the workers end together."""
         if self._processes.world_size == 1:
             return self.rows
-        return sorted(self.rows, key=lambda row: -self._parameters(row) * self._updates(row))
+        return sorted(self.rows, key=lambda row: -self._parameters(row) * self._configs[row.name].training.max_updates)
 
     def _parameters(self, row: Row) -> int:
         return parameter_count(self._configs[row.name].model, self._vocab_size)
-
-    def _updates(self, row: Row) -> int:
-        return self._configs[row.name].training.max_updates
 
     def _train(self, row: Row, began: float, wait: float) -> None:
         """Train a row unless it is done, another worker trains it, or it failed since this worker began."""
@@ -169,7 +166,7 @@ class TableRun:
 
     def _train_locked(self, row: Row, before: RowResult) -> None:
         log = self._out / "logs" / f"{row.name}.log"
-        self._report(f"{row.name}: training {self._updates(row):,} updates; log {log}")
+        self._report(f"{row.name}: training {self._configs[row.name].training.max_updates:,} updates; log {log}")
         ended = run_dst(self._command(row), log, self._environment())
         result = _read_result(ended, before)
         with self._locked():
