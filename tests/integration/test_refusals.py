@@ -81,7 +81,7 @@ COMMANDS = [
     ("evaluate RUN --src TEXT --ref LINE", ["TEXT has 2 lines but LINE has 1"]),
     ("serve nowhere --port 0", ["nowhere does not exist: expected a bundle"]),
     ("serve PARSER --port 0", ["PARSER is a parser: only translation models can be served; use `dst parse`"]),
-    ("serve BUNDLE --port 0 --host no.such.host.invalid", ["--host 'no.such.host.invalid': "]),
+    ("serve BUNDLE --port 0 --host no.such.host.invalid", ["no.such.host.invalid"]),
     ("serve BUNDLE --port 0 --host 203.0.113.7", ["--host '203.0.113.7' is not an address of this machine"]),
     ("serve BUNDLE --port 70000", ["argument --port: '70000' is not a port: give 0 to 65535"]),
     ("serve BUNDLE --port 0 --queue 0", ["--queue is 0: give 1 or more"]),
