@@ -17,7 +17,7 @@ from typing import Any, Self, cast
 
 from data_prep.recipe.options import printable_name
 from dstransformer.errors import DataError, shown
-from dstransformer.io.compression import DamagedDataError, compression_of, decompressed, without_ending
+from dstransformer.io.compression import DamagedDataError, decompressed, without_ending
 from dstransformer.io.text import iter_text
 
 #: Separates the name of an archive from that of its member.
@@ -142,9 +142,7 @@ def opened(text: Text) -> Iterator[BufferedReader]:
 @contextmanager
 def _in_tar(file: BufferedReader, text: Text) -> Iterator[BufferedReader]:
     names: list[str] = []
-    kind = compression_of(file)
-    content = decompressed(file, kind) if kind else file
-    with tarfile.open(fileobj=content, mode="r|", tarinfo=_Entry) as tar:
+    with tarfile.open(fileobj=decompressed(file), mode="r|", tarinfo=_Entry) as tar:
         for entry in tar:
             if entry.isfile() and entry.name.removeprefix("./") == text.member.removeprefix("./"):
                 yield cast(BufferedReader, tar.extractfile(entry))

@@ -15,7 +15,7 @@ from defusedxml.ElementTree import DefusedXMLParser, ParseError
 
 from data_prep.sources.texts import Text, opened
 from dstransformer.errors import DataError, shown
-from dstransformer.io.compression import DamagedDataError, compression_of, decompressed
+from dstransformer.io.compression import DamagedDataError, decompressed
 from dstransformer.io.text import MAX_LINE_BYTES
 
 #: Bytes that are parsed at a time.
@@ -53,8 +53,7 @@ def iter_xml_pairs(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     fed = 0
     try:
         with opened(text) as file:
-            kind = compression_of(file)
-            content = decompressed(file, kind) if kind else file
+            content = decompressed(file)
             while chunk := content.read(_CHUNK):
                 fed += len(chunk)
                 parser.feed(chunk)

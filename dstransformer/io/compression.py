@@ -38,11 +38,6 @@ def format_of(beginning: bytes) -> str | None:
     return next((name for magic, name in MAGIC.items() if beginning.startswith(magic)), None)
 
 
-def compression_of(file: BufferedReader) -> str | None:
-    """The format of an open file, without advancing it; None if it is not compressed."""
-    return format_of(file.peek(6))
-
-
 class Unpacker:
     """Unpacks data as they arrive: all parts, one after the other. The last must be complete.
 
@@ -104,18 +99,15 @@ class _Unpacked(io.RawIOBase):
         return count
 
 
-def decompressed(file: BufferedReader, kind: str) -> BufferedReader:
-    """The content of a compressed file: that of all its parts, one after the other.
-
-    Args:
-        file: The file, at its beginning.
-        kind: Its format, from :func:`compression_of`.
+def decompressed(file: BufferedReader) -> BufferedReader:
+    """The content of a file, at its beginning; of a compressed one that of all its parts, one after the other.
 
     Raises:
         DamagedDataError: While reading, if the data are truncated or damaged.
         ConfigError: The package for zstd is not installed.
     """
-    return BufferedReader(_Unpacked(file, kind), 1 << 16)
+    kind = format_of(file.peek(6))
+    return file if kind is None else BufferedReader(_Unpacked(file, kind), 1 << 16)
 
 
 def _decompressor(kind: str) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.io.compression import BLOCK, DamagedDataError, Unpacker, compression_of, decompressed, format_of
+from dstransformer.io.compression import BLOCK, DamagedDataError, Unpacker, decompressed, format_of
 from dstransformer.io.files import hold_lock, move_to_new, storage_errors
 from dstransformer.io.products import check_text_output
 
@@ -58,8 +58,7 @@ def iter_text(file: BufferedReader, name: str) -> Iterator[str]:
         DataError: The file is empty, holds bytes that are not UTF-8, or its compressed data are damaged. The message
             names the line.
     """
-    kind = compression_of(file)
-    lines = decompressed(file, kind) if kind else file
+    lines = decompressed(file)
     for line in _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name):
         if line is not None:
             yield line
