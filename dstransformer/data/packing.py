@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -240,7 +240,8 @@ class _Unpad(torch.autograd.Function):
         return _scatter_rows(grad, index, ctx.total), None
 
 
-class Links(NamedTuple):
+@dataclass(frozen=True)
+class Links:
     """The alignments of those sentence pairs of a packed batch that have any.
 
     Attributes:
@@ -262,11 +263,11 @@ class Links(NamedTuple):
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> Links:
         """The links on another device; as for tensors, ``non_blocking`` does not wait for the copies."""
-        return Links(*(one.to(device, non_blocking=non_blocking) for one in self))  # type: ignore[arg-type]
+        return Links(*(getattr(self, one.name).to(device, non_blocking=non_blocking) for one in fields(self)))
 
     def pin_memory(self) -> Links:
         """The links in page-locked memory."""
-        return Links(*(one.pin_memory() for one in self))  # type: ignore[arg-type]
+        return Links(*(getattr(self, one.name).pin_memory() for one in fields(self)))
 
 
 class PackedBatch(NamedTuple):

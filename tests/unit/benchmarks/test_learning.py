@@ -92,9 +92,3 @@ def test_a_result_of_other_values_is_refused(tmp_path: Path) -> None:
     other = replace(run, settings=[*settings, "model.dropout=0.3"])
     with pytest.raises(SystemExit, match=r"linear-1\.json is of other values: delete it"):
         other.read()
-
-
-def test_runs_of_other_seeds_have_other_files(tmp_path: Path) -> None:
-    one, other = (Run("linear-0.003", seed, [], tmp_path) for seed in (1, 2))
-    assert one.beside(".json") == tmp_path / "linear-0.003-1.json"
-    assert one.beside(".json") != other.beside(".json")

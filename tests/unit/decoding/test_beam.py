@@ -11,7 +11,7 @@ import torch
 from support.models.packed import model_logits, pack, tiny_config
 from torch import Tensor
 
-from dstransformer.config import DecodingConfig
+from dstransformer.config import DecodingConfig, load_config
 from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.decoding import Hypothesis, beam, beam_search
 from dstransformer.model import Ensemble, Transformer
@@ -22,15 +22,8 @@ ALPHAS = [0.0, 0.6, 1.5]
 
 
 def decoding(beam_size: int, **changes: Any) -> DecodingConfig:
-    values = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_tokens": 2, "batch_tokens": 100}
-    values |= {
-        "length_offset": 5.0,
-        "max_input_tokens": 0,
-        "long_inputs": "cut",
-        "min_tokens": 0,
-        "pruning_threshold": 0.0,
-    }
-    return DecodingConfig.model_validate(values | changes)
+    values = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_tokens": 2, "max_input_tokens": 0}
+    return load_config("base").decoding.model_copy(update=values | changes)
 
 
 def toy_model(seed: int, **changes: Any) -> Transformer:

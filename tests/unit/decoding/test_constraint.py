@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.models.packed import model_logits, pack, tiny_config
 from torch import Tensor
 
-from dstransformer.config import DecodingConfig
+from dstransformer.config import DecodingConfig, load_config
 from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.decoding import Hypothesis, beam_search, length_penalty
 from dstransformer.decoding.constraint import MAX_DEPTH, SymbolTable, TreeConstraint
@@ -135,22 +135,8 @@ def small_trees() -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_a_wide_beam_finds_the_best_of_all_trees(alpha: float) -> None:
-    torch.manual_seed(1)
-    model = Transformer(tiny_config(tie_embeddings="none"), 12).eval()
-    with torch.no_grad():
-        model.softmax.weight.mul_(6.0)
-    source = torch.tensor([5, 8, EOS_ID])
-    settings = DecodingConfig(
-        beam_size=300,
-        length_penalty=alpha,
-        length_offset=5.0,
-        max_input_tokens=0,
-        max_extra_tokens=LIMIT - 3,
-        batch_tokens=100,
-        pruning_threshold=0.0,
-        min_tokens=0,
-        long_inputs="cut",
-    )
+    model, source = draw_model(1), torch.tensor([5, 8, EOS_ID])
+    settings = decoding(beam_size=300, length_penalty=alpha, max_extra_tokens=LIMIT - 3)
     table = SymbolTable(SMALL, CPU)
     (found,) = beam_search(
         Ensemble([model]),
@@ -180,6 +166,10 @@ def score_all(model: Transformer, source: Tensor, outputs: list[list[int]], alph
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
 
+def decoding(**values: float) -> DecodingConfig:
+    return load_config("base").decoding.model_copy(update={"max_input_tokens": 0, "batch_tokens": 100} | values)
+
+
 def draw_model(seed: int) -> Transformer:
     """A random model that seldom gives two trees the same score."""
     torch.manual_seed(seed)
@@ -192,17 +182,7 @@ def draw_model(seed: int) -> Transformer:
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_a_batch_equals_one_sentence_at_a_time(beam_size: int) -> None:
     model, table = draw_model(2), SymbolTable(SMALL, CPU)
-    settings = DecodingConfig(
-        beam_size=beam_size,
-        length_penalty=0.3,
-        length_offset=5.0,
-        max_input_tokens=0,
-        max_extra_tokens=20,
-        batch_tokens=100,
-        pruning_threshold=0.0,
-        min_tokens=0,
-        long_inputs="cut",
-    )
+    settings = decoding(beam_size=beam_size, length_penalty=0.3, max_extra_tokens=20)
     words = [1, 7, 2, 12, 1, 4, 3, 9]  # they end at different steps, so that sentences leave the batch
     sources = [torch.tensor([*(5 + number % 6 for number in range(count)), EOS_ID]) for count in words]
 
