@@ -16,7 +16,7 @@ from data_prep.stages.vocab import Vocab, check_symbols
 from data_prep.store.folders import FULL_ADVICE
 from data_prep.store.output import check_paths, find_corpus, install, open_output
 from data_prep.store.workspace import Stage, Workspace, check_workspace, open_workspace
-from data_prep.workers.pool import Workers
+from data_prep.workers import Workers
 from dstransformer.data import InputFile, Manifest
 from dstransformer.io.files import storage_errors
 from dstransformer.io.progress import Progress

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.recipe.options import MONO_CLEANING, CleanOptions, MonoOptions
-from data_prep.sources.mono import open_mono
+from data_prep.sources.files import open_mono
 from data_prep.sources.opening import Part
 from data_prep.sources.texts import file_of
 from data_prep.stages.clean import Clean
@@ -22,7 +22,7 @@ from data_prep.stages.rules import check_rules
 from data_prep.store.output import check_paths
 from data_prep.store.pairs import iter_pairs
 from data_prep.store.workspace import Stage, open_workspace
-from data_prep.workers.pool import Workers
+from data_prep.workers import Workers
 from dstransformer.data import InputFile, Option
 from dstransformer.errors import UserError
 from dstransformer.io.progress import Progress

@@ -42,7 +42,7 @@ def write_text(folder: Path, pairs: int, data: Path | None = None) -> tuple[Path
 
 def join_sentences() -> Iterator[Pair]:
     """Sentences of the toy grammar, each followed by the next one, then by the one after that, and so on."""
-    sentences = generate_pairs(SENTENCES, seed=1)
+    sentences = [pair[:2] for pair in generate_pairs(SENTENCES, seed=1)]
     numbers = chain.from_iterable(
         ((i, (i + shift) % SENTENCES) for i in range(SENTENCES)) for shift in range(1, SENTENCES)
     )

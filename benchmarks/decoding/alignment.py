@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.lib.machine import child_seconds
 from benchmarks.lib.processes import environment, run_command, run_prep
 from benchmarks.lib.tables import format_table
-from data_prep.grammar.grammar import AlignedPair, aligned_toy_splits
+from data_prep.grammar.grammar import Pair, toy_splits
 from dstransformer.data.alignment import Link, format_links, format_reference, read_links
 from dstransformer.evaluation.alignment import score_alignments
 
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    drawn = aligned_toy_splits(options.pairs, SEED, VALIDATION, TEST)
+    drawn = toy_splits(options.pairs, SEED, VALIDATION, TEST, aligned=True)
     splits = {name: [pair for pair in pairs if is_short(pair, options.max_words)] for name, pairs in drawn.items()}
     sizes = ", ".join(f"{len(pairs):,} {name}" for name, pairs in splits.items())
     print(f"pairs: {sizes}; {options.updates} updates of toy {shlex.join(options.set)}", flush=True)
@@ -73,11 +73,11 @@ def main(options: argparse.Namespace) -> None:
     print(format_table("links | AER: | precision: | recall: | CPU time of training or aligning:", cells))
 
 
-def is_short(pair: AlignedPair, words: int) -> bool:
+def is_short(pair: Pair, words: int) -> bool:
     return max(len(pair.english.split()), len(pair.german.split())) <= words
 
 
-def write_reference(pairs: Sequence[AlignedPair], folder: Path) -> None:
+def write_reference(pairs: Sequence[Pair], folder: Path) -> None:
     lines = {
         "test.src": [pair.english for pair in pairs],
         "test.tgt": [pair.german for pair in pairs],
@@ -104,7 +104,7 @@ def train_and_align(
     return figures, seconds
 
 
-def align_with_eflomal(program: str, pairs: Sequence[AlignedPair], folder: Path) -> tuple[dict[str, Links], float]:
+def align_with_eflomal(program: str, pairs: Sequence[Pair], folder: Path) -> tuple[dict[str, Links], float]:
     """The links of pairs by each direction and by their combination, and its CPU time."""
     files = {name: folder / f"eflomal.{name}" for name in ("src", "tgt", "forward", "reverse")}
     for side, sentences in (("src", [pair.english for pair in pairs]), ("tgt", [pair.german for pair in pairs])):
@@ -156,12 +156,12 @@ def is_free(link: Link, links: Iterable[Link], side: int) -> bool:
     return all(other[side] != link[side] for other in links)
 
 
-def score(links: Sequence[Iterable[Link]], pairs: Sequence[AlignedPair]) -> Figures:
+def score(links: Sequence[Iterable[Link]], pairs: Sequence[Pair]) -> Figures:
     found = score_alignments(map(sorted, links), [pair.alignment for pair in pairs])
     return {name: float(value or 0.0) for name, value in found.record().items()}
 
 
-def build_with(name: str, links: Links, splits: dict[str, list[AlignedPair]], folder: Path) -> None:
+def build_with(name: str, links: Links, splits: dict[str, list[Pair]], folder: Path) -> None:
     """Build a corpus with these alignments of the training text."""
     options = []
     for flag, pairs in (("", splits["train"]), ("valid-", splits["validation"])):

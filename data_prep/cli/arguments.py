@@ -13,8 +13,8 @@ from annotated_types import Ge, Le, Lt
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from data_prep.recipe.loading import load_recipe
 from data_prep.recipe.options import (
+    MONO_CLEANING,
     RECIPE_ONLY,
     SOURCES,
     STAGES,
@@ -29,7 +29,7 @@ from data_prep.recipe.options import (
     option_kind,
     printable_name,
 )
-from data_prep.recipe.recipe import SOURCE_DEFAULTS, Recipe, with_source_defaults
+from data_prep.recipe.recipe import SOURCE_DEFAULTS, Recipe, load_recipe, with_source_defaults
 from dstransformer.errors import UserError, without_secrets
 from dstransformer.io.command import CommandParser, StoreOnce
 
@@ -38,13 +38,41 @@ Model = TypeVar("Model", bound=BaseModel)
 _Processes = Annotated[int, Ge(1), Le(1024)]
 
 #: A column of a file of scores.
-Column = Annotated[int, Ge(1), Le(1000)]
+_Column = Annotated[int, Ge(1), Le(1000)]
 
 #: A share of pairs to drop.
-Share = Annotated[float, Ge(0.0), Lt(1.0)]
+_Share = Annotated[float, Ge(0.0), Lt(1.0)]
 
 
-def add_recipe(parser: CommandParser) -> None:
+def add_options(parser: CommandParser, command: str) -> None:
+    """Add the options of a command of ``dst-prep``."""
+    match command:
+        case "build":
+            _add_recipe(parser)
+            _add_source(parser, required=False)
+            for name in STAGES:
+                _add_stage(parser, name)
+            _add_out(parser)
+            _add_work(parser, "folder for unfinished work (default: OUT.work)", required=False)
+        case "read":
+            _add_work(parser, "folder shared by the stages", required=True)
+            _add_source(parser, required=True)
+        case "clean" | "vocab" | "encode":
+            _add_work(parser, "folder shared by the stages", required=True)
+            _add_stage(parser, command)
+            if command == "encode":
+                _add_out(parser)
+        case "mono":
+            _add_mono(parser)
+            _add_work(parser, "folder for unfinished work (default: OUT.work)", required=False)
+        case "filter":
+            _add_filter(parser)
+        case "info" | "verify" | "report" | "text":
+            parser.add_argument("corpus", type=read_as(Folder), metavar="CORPUS", help="a corpus folder")
+            _add_for_corpus(parser, command)
+
+
+def _add_recipe(parser: CommandParser) -> None:
     """Add the recipe, which takes the place of the options of the source and the stages, and its overrides."""
     parser.late = parser.add_argument(
         "recipe", nargs="?", metavar="RECIPE", help="one of `dst-prep recipes`, or a .yaml file; or give --source"
@@ -54,7 +82,7 @@ def add_recipe(parser: CommandParser) -> None:
     )
 
 
-def add_source(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+def _add_source(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Add the options of every source: a group of those that several sources share, and one for each source."""
     options: dict[str, dict[str, FieldInfo]] = {}
     for source, model in SOURCES.items():
@@ -70,8 +98,8 @@ def add_source(parser: argparse.ArgumentParser, *, required: bool = True) -> Non
         _add_option(shared if len(fields) > 1 else groups[source], name, field, _describe_by_source(fields))
 
 
-def add_mono(parser: argparse.ArgumentParser, cleaning: Container[str]) -> None:
-    """Add the options of ``dst-prep mono``: text of one language, where it goes, and those options of cleaning."""
+def _add_mono(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``dst-prep mono``: text of one language, where it goes, and its options of cleaning."""
     fields = MonoOptions.model_fields
     for flag, name in (("--in", "text"), ("--held-out", "held_out_text")):
         parser.add_argument(
@@ -95,10 +123,10 @@ def add_mono(parser: argparse.ArgumentParser, cleaning: Container[str]) -> None:
         help="the text to write, gzipped if it ends in .gz; its record is written to FILE.json",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing text")
-    add_stage(parser, "clean", cleaning)
+    _add_stage(parser, "clean", MONO_CLEANING)
 
 
-def add_stage(parser: argparse.ArgumentParser, stage: str, only: Container[str] | None = None) -> None:
+def _add_stage(parser: argparse.ArgumentParser, stage: str, only: Container[str] | None = None) -> None:
     """Add the options of a stage, ``clean``, ``vocab`` or ``encode``, or ``only`` those with these names."""
     model, by_source = STAGES[stage], SOURCE_DEFAULTS[stage]
     if only is None:
@@ -113,7 +141,7 @@ def add_stage(parser: argparse.ArgumentParser, stage: str, only: Container[str] 
         _add_option(group, name, field, _with_note(field.description, defaults))
 
 
-def add_out(parser: argparse.ArgumentParser) -> None:
+def _add_out(parser: argparse.ArgumentParser) -> None:
     """Add the output folder."""
     parser.add_argument(
         "--out", type=read_as(Folder), action=StoreOnce, required=True, metavar="CORPUS", help="the corpus to make"
@@ -121,13 +149,9 @@ def add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace another corpus at CORPUS")
 
 
-def add_work(parser: argparse.ArgumentParser, text: str, *, required: bool) -> None:
-    """Add the work folder."""
+def _add_work(parser: argparse.ArgumentParser, text: str, *, required: bool) -> None:
+    """Add the work folder, and the number of processes, or the cluster that takes their place."""
     parser.add_argument("--work", type=read_as(Folder), required=required, metavar="DIR", help=text)
-
-
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Add the number of processes, or the cluster that takes their place."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--workers", type=read_as(_Processes), metavar="N", help="processes (default: all cores)")
     group.add_argument(
@@ -138,9 +162,60 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_corpus(parser: argparse.ArgumentParser) -> None:
-    """Add the corpus to read."""
-    parser.add_argument("corpus", type=read_as(Folder), metavar="CORPUS", help="a corpus folder")
+def _add_filter(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``dst-prep filter``."""
+    for flag, text in (
+        ("--src", "source text, one sentence per line"),
+        ("--tgt", "its translation, line by line"),
+        ("--scores", "scores, a line for each pair, in columns separated by tabs, as dst score writes them"),
+        ("--out-src", "the source text of the pairs that are kept, gzipped if it ends in .gz"),
+        ("--out-tgt", "their translation"),
+    ):
+        _add_file(parser, flag, text)
+    parser.add_argument("--column", type=read_as(_Column), default=1, metavar="N", help="column of the score (1)")
+    share = parser.add_mutually_exclusive_group(required=True)
+    for worst, text in (
+        ("lowest", "drop this share of the pairs, those with the lowest scores"),
+        ("highest", "drop those with the highest"),
+    ):
+        flag = f"--drop-{worst}"
+        share.add_argument(flag, type=read_as(_Share), metavar="SHARE", help=text)
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
+
+
+def _add_for_corpus(parser: argparse.ArgumentParser, command: str) -> None:
+    """Add the options of a command that reads a corpus."""
+    match command:
+        case "info":
+            parser.add_argument("--json", action="store_true", help="print the manifest")
+            return
+        case "verify":
+            parser.add_argument(
+                "--inputs",
+                nargs="+",
+                type=read_path,
+                metavar="PATH",
+                help="also compare the files it was made from, which are or lie in PATH, with their hashes and sizes",
+            )
+            return
+        case "report":
+            _add_file(parser, "--out", "the page, an .html file")
+        case "text":
+            parser.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
+            _add_file(parser, "--src", "source text, one sentence per line (-: standard output)")
+            _add_file(parser, "--tgt", "its translation, line by line")
+            parser.add_argument(
+                "--alignments",
+                type=read_path,
+                metavar="FILE",
+                help="right links, line by line, for dst align --reference: of --source toy, whose grammar knows them",
+            )
+    many = "an existing file" if command == "report" else "existing files"
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {many}")
+
+
+def _add_file(parser: argparse.ArgumentParser, flag: str, text: str) -> None:
+    parser.add_argument(flag, required=True, type=read_path, metavar="FILE", help=text)
 
 
 def read_as(kind: Any) -> Callable[[str], Any]:
@@ -306,7 +381,7 @@ def _explain(text: str, error: ValidationError, kind: Any) -> str:
     base, *metadata = get_args(kind) or [kind]
     low = next((mark.ge for mark in metadata if isinstance(mark, Ge)), None)
     high = next((mark.le for mark in metadata if isinstance(mark, Le)), None)
-    if kind is Share:
+    if kind is _Share:
         return f"{text[:40]!r} is not a share: give a number of 0 or more, less than 1"
     if base is int:
         if fault["type"] in ("less_than_equal", "int_parsing_size"):

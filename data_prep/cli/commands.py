@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dstransformer import __version__
@@ -13,7 +12,7 @@ from dstransformer.io.command import CommandParser, printing
 
 if TYPE_CHECKING:
     from data_prep.store.workspace import Stage, Workspace
-    from data_prep.workers.pool import Workers
+    from data_prep.workers import Workers
     from dstransformer.data import Corpus
 
 
@@ -48,143 +47,19 @@ def build_parser(words: Sequence[str] | None = None) -> CommandParser:
         own = commands.add_parser(command.name, help=command.summary, examples=command.examples)
         own.set_defaults(handler=command.handler)
         if words is None or command.name in words:
-            command.add_options(own)
+            from data_prep.cli.arguments import add_options
+
+            add_options(own, command.name)
     return parser
-
-
-def _add_build(parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-
-    options.add_recipe(parser)
-    options.add_source(parser, required=False)
-    for name in ("clean", "vocab", "encode"):
-        options.add_stage(parser, name)
-    options.add_out(parser)
-    options.add_workers(parser)
-    options.add_work(parser, "folder for unfinished work (default: OUT.work)", required=False)
-
-
-def _add_shared(parser: CommandParser) -> None:
-    """Add the options that all stages have."""
-    from data_prep.cli import arguments as options
-
-    options.add_work(parser, "folder shared by the stages", required=True)
-    options.add_workers(parser)
-
-
-def _add_read(parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-
-    _add_shared(parser)
-    options.add_source(parser)
-
-
-def _add_stage(name: str, parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-
-    _add_shared(parser)
-    options.add_stage(parser, name)
-
-
-def _add_encode(parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-
-    _add_stage("encode", parser)
-    options.add_out(parser)
-
-
-def _add_mono(parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-    from data_prep.recipe.options import MONO_CLEANING
-
-    options.add_mono(parser, MONO_CLEANING)
-    options.add_workers(parser)
-    options.add_work(parser, "folder for unfinished work (default: OUT.work)", required=False)
-
-
-def _add_filter(parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-
-    for flag, text in (
-        ("--src", "source text, one sentence per line"),
-        ("--tgt", "its translation, line by line"),
-        ("--scores", "scores, a line for each pair, in columns separated by tabs, as dst score writes them"),
-        ("--out-src", "the source text of the pairs that are kept, gzipped if it ends in .gz"),
-        ("--out-tgt", "their translation"),
-    ):
-        parser.add_argument(flag, required=True, type=options.read_path, metavar="FILE", help=text)
-    parser.add_argument(
-        "--column", type=options.read_as(options.Column), default=1, metavar="N", help="column of the score (1)"
-    )
-    share = parser.add_mutually_exclusive_group(required=True)
-    for worst, text in (
-        ("lowest", "drop this share of the pairs, those with the lowest scores"),
-        ("highest", "drop those with the highest"),
-    ):
-        flag = f"--drop-{worst}"
-        share.add_argument(flag, type=options.read_as(options.Share), metavar="SHARE", help=text)
-    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
-
-
-def _add_info(parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-
-    options.add_corpus(parser)
-    parser.add_argument("--json", action="store_true", help="print the manifest")
-
-
-def _add_verify(parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-
-    options.add_corpus(parser)
-    parser.add_argument(
-        "--inputs",
-        nargs="+",
-        type=options.read_path,
-        metavar="PATH",
-        help="also compare the files it was made from, which are or lie in PATH, with their hashes and sizes",
-    )
-
-
-def _add_report(parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-
-    options.add_corpus(parser)
-    parser.add_argument("--out", required=True, type=options.read_path, metavar="FILE", help="the page, an .html file")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-
-
-def _add_text(parser: CommandParser) -> None:
-    from data_prep.cli import arguments as options
-
-    options.add_corpus(parser)
-    parser.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
-    parser.add_argument(
-        "--src",
-        required=True,
-        type=options.read_path,
-        metavar="FILE",
-        help="source text, one sentence per line (-: standard output)",
-    )
-    parser.add_argument(
-        "--tgt", required=True, type=options.read_path, metavar="FILE", help="its translation, line by line"
-    )
-    parser.add_argument(
-        "--alignments",
-        type=options.read_path,
-        metavar="FILE",
-        help="right links, line by line, for dst align --reference: of --source toy, whose grammar knows them",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
 def _build(arguments: argparse.Namespace) -> None:
     from data_prep.build import build
     from data_prep.cli import arguments as options
     from data_prep.cli.tables import show_manifest
-    from data_prep.recipe.loading import identify_recipe
+    from data_prep.recipe.recipe import identify_recipe
     from data_prep.store.output import resolve_output
-    from data_prep.workers.cluster import open_workers
+    from data_prep.workers import open_workers
     from dstransformer.io.progress import Progress
 
     recipe = options.read_recipe(arguments)
@@ -214,7 +89,7 @@ def _mono(arguments: argparse.Namespace) -> None:
     from data_prep.cli import arguments as options
     from data_prep.cli.tables import show_counts_of_rules
     from data_prep.mono import clean_mono, record_path
-    from data_prep.workers.cluster import open_workers
+    from data_prep.workers import open_workers
     from dstransformer.io.progress import Progress
 
     text, cleaning = options.read_mono(arguments)
@@ -261,13 +136,13 @@ def _open_work(arguments: argparse.Namespace, after: "type[Stage] | None" = None
 
 
 def _open_workers(arguments: argparse.Namespace, workspace: "Workspace") -> "AbstractContextManager[Workers]":
-    from data_prep.workers.cluster import open_workers
+    from data_prep.workers import open_workers
 
     return open_workers(arguments.workers, arguments.cluster, workspace.folder, workspace.progress)
 
 
 def _recipes(_: argparse.Namespace) -> None:
-    from data_prep.recipe.loading import recipe_summaries
+    from data_prep.recipe.recipe import recipe_summaries
 
     with printing(needed=True):
         summaries = recipe_summaries()
@@ -412,7 +287,7 @@ def _text(arguments: argparse.Namespace) -> None:
     texts = {arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()}
     corpus.verify(arguments.split)
     if arguments.alignments is not None:
-        from data_prep.grammar.reference import reference_alignments
+        from data_prep.grammar.grammar import reference_alignments
         from dstransformer.data.alignment import format_reference
 
         texts[arguments.alignments] = [format_reference(one) for one in reference_alignments(corpus, arguments.split)]
@@ -420,12 +295,11 @@ def _text(arguments: argparse.Namespace) -> None:
 
 
 class _Command(NamedTuple):
-    """A command: its name, what it does, its handler, what adds its options, and examples."""
+    """A command: its name, what it does, its handler, and examples. Its options are in ``arguments``."""
 
     name: str
     summary: str
     handler: Callable[[argparse.Namespace], None]
-    add_options: Callable[[CommandParser], None]
     examples: Sequence[str]
 
 
@@ -434,68 +308,57 @@ _COMMANDS = (
         "build",
         "all stages: text in, corpus out",
         _build,
-        _add_build,
         ("dst-prep build --source toy --out corpora/toy", "dst-prep build wmt14_en_de --out corpora/en-de"),
     ),
     _Command(
         "read",
         "stage one: read the source into a work folder",
         _read,
-        _add_read,
         ("dst-prep read --source toy --work work",),
     ),
     _Command(
         "clean",
         "stage two: normalise and filter the training text",
         _clean,
-        partial(_add_stage, "clean"),
         ("dst-prep clean --work work --max-ratio 2",),
     ),
     _Command(
         "vocab",
         "stage three: train a tokenizer, or use an existing one",
         _vocab,
-        partial(_add_stage, "vocab"),
         ("dst-prep vocab --work work --vocab-size 8000",),
     ),
     _Command(
         "encode",
         "stage four: write the corpus",
         _encode,
-        _add_encode,
         ("dst-prep encode --work work --out corpora/toy",),
     ),
     _Command(
         "mono",
         "clean text of one language, for back-translation and distillation",
         _mono,
-        _add_mono,
         ("dst-prep mono --lang de --in news.de.gz --held-out test.de --out mono.de.gz",),
     ),
     _Command(
         "filter",
         "drop the pairs with the worst scores",
         _filter,
-        _add_filter,
         ("dst-prep filter --src en --tgt de --scores scores.tsv --out-src a.en --out-tgt a.de --drop-lowest 0.1",),
     ),
-    _Command("info", "show what a corpus holds", _info, _add_info, ("dst-prep info corpora/toy",)),
-    _Command("recipes", "list the recipes of the package", _recipes, lambda _: None, ("dst-prep recipes",)),
-    _Command(
-        "verify", "check every checksum and count of a corpus", _verify, _add_verify, ("dst-prep verify corpora/toy",)
-    ),
+    _Command("info", "show what a corpus holds", _info, ("dst-prep info corpora/toy",)),
+    _Command("recipes", "list the recipes of the package", _recipes, ("dst-prep recipes",)),
+    _Command("verify", "check every checksum and count of a corpus", _verify, ("dst-prep verify corpora/toy",)),
     _Command(
         "report",
         "draw a page: lengths, vocabulary, what cleaning dropped",
         _report,
-        _add_report,
         ("dst-prep report corpora/toy --out report.html",),
     ),
     _Command(
         "text",
         "write the raw text of a held-out split to files",
         _text,
-        _add_text,
         ("dst-prep text corpora/toy --split test --src test.en --tgt test.de",),
     ),
 )

@@ -1,8 +1,8 @@
-"""Random sentences of the synchronous grammar, and their two sides as text."""
+"""Random sentences of the synchronous grammar, their two sides as text, and the right links between their words."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from data_prep.grammar import english_syntax, german_syntax, lexicon
 from data_prep.grammar.clauses import IT, ClauseSampler, Constraints
@@ -23,9 +23,10 @@ from data_prep.grammar.plan import (
     Who,
     definite,
 )
-from data_prep.grammar.words import Words, join, link
+from data_prep.grammar.words import join, link
+from dstransformer.data import Corpus
 from dstransformer.data.alignment import ReferenceAlignment
-from dstransformer.errors import UserError
+from dstransformer.errors import DataError, UserError
 
 #: Raise it when the sentences change; a test compares them with those of this revision.
 GRAMMAR_REVISION = 1
@@ -62,19 +63,13 @@ _COUNTED = Sort.BEING | Sort.TEXT | Sort.GOODS | Sort.PLACE
 _OF_COUNTED = tuple(v for v in lexicon.TRANSITIVE if v.objects & _COUNTED)
 _IN_ORDER = Adverbial("in order", "um")
 
-#: An English sentence and its German translation.
-SentencePair = tuple[str, str]
 
-
-class AlignedPair(NamedTuple):
-    """An English sentence, its German translation, and the links between their whitespace-separated words."""
+class Pair(NamedTuple):
+    """An English sentence, its German translation, and the links between their words, which spaces separate."""
 
     english: str
     german: str
-    alignment: ReferenceAlignment
-
-
-Pair = TypeVar("Pair", SentencePair, AlignedPair)
+    alignment: ReferenceAlignment = ReferenceAlignment((), ())
 
 
 def pronoun_for(phrase: NounPhrase) -> Pronoun | None:
@@ -300,50 +295,28 @@ class SentenceSampler(ClauseSampler):
         return Sentence(first, Form.MAIN, conjunction, second)
 
 
-def realise(plan: Sentence) -> SentencePair:
-    """The English and the German sentence that express a plan."""
-    english, german = _realise(plan)
-    return _text(english), _text(german)
-
-
-def realise_aligned(plan: Sentence) -> AlignedPair:
-    """The English and the German sentence that express a plan, and the links between their words."""
-    english, german = _realise(plan)
-    return AlignedPair(_text(english), _text(german), link(english, german))
-
-
-def _realise(plan: Sentence) -> tuple[Words, Words]:
+def realise(plan: Sentence, *, aligned: bool = False) -> Pair:
+    """The English and the German sentence that express a plan; if ``aligned``, with the links between their words."""
     mark = "?" if plan.form is Form.QUESTION else "."
-    return join(english_syntax.sentence(plan), mark), join(german_syntax.sentence(plan), mark)
+    sides = join(english_syntax.sentence(plan), mark), join(german_syntax.sentence(plan), mark)
+    english, german = (" ".join(word.text for word in words) for words in sides)
+    return Pair(english, german, link(*sides)) if aligned else Pair(english, german)
 
 
-def _text(words: Words) -> str:
-    return " ".join(word.text for word in words)
+def generate_pairs(count: int, seed: int, *, aligned: bool = False) -> list[Pair]:
+    """Draw ``count`` pairs, no two with the same English side, of 4 to 25 English words.
 
-
-def generate_pairs(count: int, seed: int) -> list[SentencePair]:
-    """Draw ``count`` (English, German) pairs, no two with the same English side, of 4 to 25 English words.
-
-    A smaller count with the same seed gives a prefix of the same list.
+    A smaller count with the same seed gives a prefix of the same list. Links are empty unless ``aligned``.
 
     Raises:
         UserError: ``count`` is below 1, or above what the grammar yields in reasonable time.
     """
-    return _generate(realise, count, seed)
-
-
-def generate_aligned_pairs(count: int, seed: int) -> list[AlignedPair]:
-    """The pairs of ``generate_pairs``, with the links between their words. Errors are the same."""
-    return _generate(realise_aligned, count, seed)
-
-
-def _generate(realised: Callable[[Sentence], Pair], count: int, seed: int) -> list[Pair]:
     sampler = SentenceSampler(Chooser(seed))
 
     def draw() -> Pair:
         while True:
-            pair = realised(sampler.sentence())
-            if pair[0].count(" ") + 1 in _ENGLISH_WORDS:
+            pair = realise(sampler.sentence(), aligned=aligned)
+            if pair.english.count(" ") + 1 in _ENGLISH_WORDS:
                 return pair
 
     return draw_distinct(draw, count)
@@ -370,7 +343,7 @@ def draw_distinct(draw: Callable[[], Pair], count: int) -> list[Pair]:
     return list(pairs.values())
 
 
-def toy_splits(count: int, seed: int, validation: int, test: int) -> dict[str, list[SentencePair]]:
+def toy_splits(count: int, seed: int, validation: int, test: int, *, aligned: bool = False) -> dict[str, list[Pair]]:
     """Draw ``count`` training pairs and the held-out sets, which share no source sentence with each other.
 
     The held-out sets are drawn first: for one seed they do not depend on the size of the training set.
@@ -378,20 +351,41 @@ def toy_splits(count: int, seed: int, validation: int, test: int) -> dict[str, l
     Raises:
         UserError: A size is below 1, or the total cannot be drawn.
     """
-    return _split(generate_pairs, count, seed, validation, test)
-
-
-def aligned_toy_splits(count: int, seed: int, validation: int, test: int) -> dict[str, list[AlignedPair]]:
-    """The pairs of ``toy_splits``, with the links between their words. Errors are the same."""
-    return _split(generate_aligned_pairs, count, seed, validation, test)
-
-
-def _split(
-    generate: Callable[[int, int], list[Pair]], count: int, seed: int, validation: int, test: int
-) -> dict[str, list[Pair]]:
     for name, size in (("training", count), ("validation", validation), ("test", test)):
         if size < 1:
             raise UserError(f"the toy {name} set needs at least 1 sentence pair, not {size}: ask for a positive size")
-    pairs = generate(count + validation + test, seed)
     held_out = validation + test
+    pairs = generate_pairs(count + held_out, seed, aligned=aligned)
     return {"train": pairs[held_out:], "validation": pairs[:validation], "test": pairs[validation:held_out]}
+
+
+def reference_alignments(corpus: Corpus, split: str) -> list[ReferenceAlignment]:
+    """The links of a held-out split, between the whitespace-separated words of its raw text.
+
+    The corpus does not store them: its pairs are drawn again, with the recorded seed.
+
+    Args:
+        corpus: A corpus of the toy source alone.
+        split: ``validation`` or ``test``.
+
+    Raises:
+        UserError: The text is not the grammar's.
+        DataError: The grammar of this version draws other pairs.
+    """
+    options, (source, *others) = corpus.manifest.options, corpus.manifest.sources
+    if options["source"] != "toy" or others:
+        raise UserError(
+            f"--alignments: {corpus.path} is not of --source toy alone, whose grammar knows the right links: leave it "
+            "out, or align the text by hand"
+        )
+    seed, validation, test = (int(str(options[name])) for name in ("seed", "valid_size", "test_size"))
+    drawn = generate_pairs(validation + test, seed, aligned=True)
+    pairs = drawn[:validation] if split == "validation" else drawn[validation:]
+    stored = corpus.split(split)
+    sides = [stored.src_texts(), stored.tgt_texts()]
+    swapped = corpus.manifest.src_lang != "en"
+    if source.revision != str(GRAMMAR_REVISION) or [pair[:2] for pair in pairs] != list(
+        zip(*(sides[::-1] if swapped else sides), strict=True)
+    ):
+        raise DataError(f"{corpus.path} has other sentences than the grammar of this version draws: build it again")
+    return [pair.alignment.swapped() if swapped else pair.alignment for pair in pairs]

@@ -6,22 +6,25 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
-from data_prep.recipe.options import FilesOptions
+from data_prep.recipe.options import FilesOptions, MonoOptions
 from data_prep.sources import Source
-from data_prep.sources.alignments import with_alignments
 from data_prep.sources.finding import Finder, Names, Stats, Stream, identify, read_unchanged
 from data_prep.sources.packed import is_packed, open_packed
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
 from data_prep.sources.texts import Text, check_no_archive, iter_sentences, local_text
 from data_prep.store.pairs import text_table
 from dstransformer.data import InputFile, SourceInfo
+from dstransformer.data.alignment import format_links, parse_links
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.progress import Progress
 from dstransformer.io.text import is_same_file
+
+Value = TypeVar("Value")
 
 _BATCH_LINES = 10_000
 
@@ -54,16 +57,14 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
             streams.append(partial(read_unchanged, partial(_read, texts, options.src_lang, options.tgt_lang), stats))
         if streams:
             splits[name] = partial(_chain, streams)
-    if options.scores and options.min_score is not None and "train" in splits:
-        scores = find.texts(options.scores)
-        stats = {}
-        inputs += [identify(text, stats) for text in scores]
-        splits["train"] = partial(read_unchanged, partial(_mark_low, splits["train"], scores, options.min_score), stats)
-    if options.alignments and "train" in splits:
-        alignments = find.texts(options.alignments)
-        stats = {}
-        inputs += [identify(text, stats) for text in alignments]
-        splits["train"] = partial(read_unchanged, partial(with_alignments, splits["train"], alignments), stats)
+    for names, column in (
+        (options.scores, partial(_read_low, options.min_score or 0.0)),
+        (options.alignments, _read_links),
+    ):
+        if names and "train" in splits:
+            beside, stats = find.texts(names), Stats()
+            inputs += [identify(text, stats) for text in beside]
+            splits["train"] = partial(read_unchanged, partial(column, splits["train"], beside), stats)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
@@ -74,6 +75,36 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
             )
     info = SourceInfo(name="files", revision=None, inputs=tuple(inputs))
     return Source(info=info, splits=splits, aligned=options.alignments is not None)
+
+
+def open_mono(options: MonoOptions, progress: Progress) -> Source:
+    """Find the files of one language and identify them. The held-out text is the split ``test``.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    find = Finder(options.cache_dir, progress, offline=options.offline)
+    inputs: list[InputFile] = []
+    splits: dict[str, Stream] = {}
+    for split, names in (("train", options.text), ("test", options.held_out_text or ())):
+        texts, stats = find.texts(names), Stats()
+        for text in texts:
+            check_no_archive(text)
+            if text.ending in _READERS:
+                raise DataError(
+                    f"{text} is not plain text: write one sentence a line, and name it without {text.ending}"
+                )
+            inputs.append(identify(text, stats))
+        if texts:
+            splits[split] = partial(read_unchanged, partial(_read_alone, texts), stats)
+    return Source(info=SourceInfo(name="mono", revision=None, inputs=tuple(inputs)), splits=splits)
+
+
+def _read_alone(texts: Sequence[Text]) -> Iterator[pa.Table]:
+    """Read the lines of texts, each as a pair with itself."""
+    for text in texts:
+        for lines in _read_lines(text):
+            yield text_table(lines, lines)
 
 
 def _unpacked(groups: list[tuple[Text, ...]], split: str, options: FilesOptions) -> Iterator[tuple[Text, ...]]:
@@ -168,39 +199,61 @@ def _chain(streams: list[Stream]) -> Iterator[pa.Table]:
         yield from stream()
 
 
-def _mark_low(stream: Stream, scores: Sequence[Text], min_score: float) -> Iterator[pa.Table]:
-    """Add a column ``low`` to pairs: whether the score that a tool such as Bicleaner gave is below ``min_score``.
+def _read_low(min_score: float, stream: Stream, scores: Sequence[Text]) -> Iterator[pa.Table]:
+    """Add a column ``low`` to pairs: whether the score that a tool such as Bicleaner gave is below ``min_score``."""
+    values = (_score(line, where) for where, line in _lines(scores))
+    for table, numbers in _beside(stream, scores, values, "scores", "line n must be the score of pair n"):
+        yield table.append_column("low", pa.array([number < min_score for number in numbers], pa.bool_()))
 
-    Args:
-        stream: The pairs.
-        scores: Files with the scores of all pairs, one after the other.
-        min_score: The lowest score of a pair that is kept.
+
+def _score(line: str, where: str) -> float:
+    try:
+        score = float(line)
+    except ValueError:
+        score = math.nan
+    if math.isnan(score):
+        raise DataError(f"{where}: {shown(line)} is not a number")
+    return score
+
+
+def _read_links(stream: Stream, alignments: Sequence[Text]) -> Iterator[pa.Table]:
+    """Add a column ``alignment`` to pairs: their links in the Pharaoh format, sorted.
+
+    Links are of whitespace-separated words, from 0, and are checked against the words of each pair.
+    """
+    rule = "line n must align the words of pair n"
+    for table, lines in _beside(stream, alignments, _lines(alignments), "alignments", rule):
+        texts = zip(table["src"].to_pylist(), table["tgt"].to_pylist(), strict=True)
+        links = [
+            format_links(parse_links(line, (len(src.split()), len(tgt.split())), where))
+            for (where, line), (src, tgt) in zip(lines, texts, strict=True)
+        ]
+        yield table.append_column("alignment", pa.array(links, pa.string()))
+
+
+def _lines(texts: Sequence[Text]) -> Iterator[tuple[str, str]]:
+    """The lines of files that follow each other, each after the name of its place."""
+    for text in texts:
+        yield from ((f"{text}, line {number}", line) for number, line in enumerate(iter_sentences(text), 1))
+
+
+def _beside(
+    stream: Stream, texts: Sequence[Text], values: Iterator[Value], what: str, rule: str
+) -> Iterator[tuple[pa.Table, list[Value]]]:
+    """Tables of pairs, each with the values that files beside them hold for its pairs, a line for each.
 
     Raises:
-        DataError: A line is not a number, or the number of lines is not that of the pairs.
+        DataError: The number of lines is not that of the pairs.
     """
-    numbers = (number for path in scores for number in _read_scores(path))
-    pairs = 0
-    names = ", ".join(map(str, scores))
+    pairs, names = 0, ", ".join(map(str, texts))
     for table in stream():
-        found = list(islice(numbers, table.num_rows))
+        found = list(islice(values, table.num_rows))
         pairs += len(found)
         if len(found) < table.num_rows:
-            raise DataError(f"{names}: {pairs:,} scores, fewer than pairs: line n must be the score of pair n")
-        yield table.append_column("low", pa.array([number < min_score for number in found], pa.bool_()))
-    if next(numbers, None) is not None:
-        raise DataError(f"{names}: more scores than the {pairs:,} pairs: line n must be the score of pair n")
-
-
-def _read_scores(text: Text) -> Iterator[float]:
-    for number, line in enumerate(iter_sentences(text), 1):
-        try:
-            score = float(line)
-        except ValueError:
-            score = math.nan
-        if math.isnan(score):
-            raise DataError(f"{text}, line {number}: {shown(line)} is not a number")
-        yield score
+            raise DataError(f"{names}: {pairs:,} {what}, fewer than pairs: {rule}")
+        yield table, found
+    if next(values, None) is not None:
+        raise DataError(f"{names}: more {what} than the {pairs:,} pairs: {rule}")
 
 
 def _read(texts: tuple[Text, ...], src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:

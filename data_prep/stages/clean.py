@@ -57,7 +57,7 @@ from data_prep.store.pairs import (
     write_kept,
 )
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
-from data_prep.workers.pool import Workers, list_results, run_tasks
+from data_prep.workers import Workers, list_results, run_tasks
 from dstransformer.data import CleaningReport, Overlap, WordCounts
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.progress import Progress

@@ -25,7 +25,7 @@ from data_prep.stages.vocab import Vocab, load_tokenizer, open_tokenizer
 from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
 from data_prep.store.pairs import Chunk, cut_pairs, iter_chunk
 from data_prep.store.workspace import Stage, StageFiles, Workspace
-from data_prep.workers.pool import Workers, run_tasks
+from data_prep.workers import Workers, run_tasks
 from dstransformer.data import (
     FORMAT_VERSION,
     UNK_ID,

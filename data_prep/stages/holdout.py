@@ -41,7 +41,7 @@ from data_prep.store.pairs import (
     take_pairs,
     write_kept,
 )
-from data_prep.workers.pool import Workers, list_results, run_tasks
+from data_prep.workers import Workers, list_results, run_tasks
 from dstransformer.errors import UserError
 from dstransformer.io.progress import Progress
 

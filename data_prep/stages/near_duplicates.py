@@ -30,7 +30,7 @@ from data_prep.recipe.options import CleanOptions
 from data_prep.stages.text import Hashes, add_examples, merge_examples
 from data_prep.store.chunks import Report, chunk_folder, write_chunk
 from data_prep.store.pairs import Chunk, Index, PairsWriter, cut_pairs, index_pairs, iter_chunk, take_pairs
-from data_prep.workers.pool import Workers, run_tasks
+from data_prep.workers import Workers, run_tasks
 from dstransformer.errors import ConfigError
 from dstransformer.io.files import file_sha256
 from dstransformer.io.progress import Progress

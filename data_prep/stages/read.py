@@ -25,7 +25,7 @@ from data_prep.store.chunks import CHUNKS, Report
 from data_prep.store.folders import list_names
 from data_prep.store.pairs import PairsWriter
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
-from data_prep.workers.pool import Workers
+from data_prep.workers import Workers
 from dstransformer.data import FORMAT_VERSION, Option, PartInfo, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.languages import language

@@ -21,7 +21,7 @@ from data_prep.stages.text import TextFormat
 from data_prep.store.chunks import Report
 from data_prep.store.pairs import count_pairs, iter_pairs
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
-from data_prep.workers.pool import Workers, run_in_process
+from data_prep.workers import Workers, run_in_process
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError

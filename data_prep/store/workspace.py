@@ -25,7 +25,7 @@ from data_prep.recipe.options import Options
 from data_prep.store.chunks import CHUNKS, KEY_NAME, AnyReport, Report, is_chunk_folder, is_chunk_root
 from data_prep.store.chunks import RECORD_NAME as CHUNK_RECORD
 from data_prep.store.folders import FULL_ADVICE, LOCK_NAME, hold, list_names
-from data_prep.workers.pool import Workers
+from data_prep.workers import Workers
 from dstransformer.data import Option
 from dstransformer.errors import DataError, DstError, StorageError, UserError
 from dstransformer.io.files import file_sha256, is_plain_name, storage_errors, sync, write_durably

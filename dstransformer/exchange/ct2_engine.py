@@ -33,8 +33,7 @@ from dstransformer.exchange.ct2 import (
     unused_rows,
     write_ct2,
 )
-from dstransformer.exchange.lengths import length_exponent
-from dstransformer.exchange.weights import check_translates
+from dstransformer.exchange.weights import check_translates, length_exponent
 from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export

@@ -5,8 +5,9 @@ Reading it needs nothing of eole: its files are safetensors, JSON and SentencePi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -14,26 +15,63 @@ from torch import Tensor
 
 from dstransformer.config import Config
 from dstransformer.errors import DataError, counted, shown
-from dstransformer.exchange.eole_config import (
-    CONFIG,
-    check_architecture,
-    check_transforms,
-    read_config,
-    sentencepiece_models,
+from dstransformer.exchange.eole_weights import Stored, bundle_weights
+from dstransformer.exchange.import_record import (
+    Imported,
+    both_depths,
+    build_config,
+    imported_from,
+    whole_number,
+    write_bundle,
 )
-from dstransformer.exchange.eole_tokenizer import VOCABULARY, Pieces, open_tokenizer, read_pieces
-from dstransformer.exchange.eole_weights import Rows, Stored, bundle_weights
-from dstransformer.exchange.import_record import Imported, imported_from
-from dstransformer.exchange.weights import FULL_ADVICE
-from dstransformer.io.files import read_error, replace_folder
+from dstransformer.exchange.vocabularies import VOCABULARY, Pieces, Rows, open_tokenizer, read_pieces
+from dstransformer.io.files import read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import check_bundle_folder
-from dstransformer.model import open_bundle, save_bundle
-from dstransformer.model.bundle import describe_misfit
 
-WEIGHTS = "model.00.safetensors"
+CONFIG, WEIGHTS = "config.json", "model.00.safetensors"
 
 _ADVICE = "if it is damaged, copy the model again"
+
+SIDES = ("encoder", "decoder")
+
+#: What a model may ask for and a bundle does not have: eole's default, then the other values that it may have.
+_REQUIRED: dict[str, tuple[object, ...]] = {
+    "layer_norm": ("standard", "standardFP32"),
+    "encoder_layer_style": ("standard",),
+    "final_encoder_layer_norm": (True,),
+    "ffn_layernorm": (False,),
+    "parallel_residual": (False,),
+    "shared_layer_norm": (False,),
+    "query_norm": (False,),
+    "key_norm": (False,),
+    "value_norm": (False,),
+    "q_gating": (False,),
+    "attn_scaling": (None,),
+    "num_experts": (0,),
+    "relative_positions_buckets": (0,),
+    "sliding_window": (0,),
+    "coverage_attn": (False,),
+    "LM_type": ("causal",),
+    "layer_types": (None,),
+    "num_mtp_heads": (0,),
+    "generator_function": ("softmax",),
+    "add_estimator": (False,),
+    "left_pad": (False,),
+    "adapter": (None,),
+    "embedding_type": ("standard",),
+    "normalize": (False, None),
+}
+
+_ACTIVATIONS = {"relu": "relu", "silu": "swish", "gelu": "gelu"}
+
+_POSITIONS = {"SinusoidalInterleaved": "sinusoidal", "SinusoidalConcat": "timing"}
+
+#: Widths and depths that eole does not state if they are these.
+_SIZES = {"layers": 2, "hidden_size": 512, "transformer_ff": 2048, "heads": 8}
+
+#: The transforms that do nothing when eole translates.
+_OF_TRAINING = ("filtertoolong", "filtertooshort", "switchout", "tokendrop", "tokenmask", "bart")
 
 
 def import_eole(
@@ -72,15 +110,10 @@ def import_eole(
     stored = Stored(_load(files), files[0])
     config = read_config(content, folder / CONFIG, attention_bias=stored.has_attention_bias)
     weights = _convert(stored, folder, config, pieces, rows, shares=bool(content["model"].get("share_embeddings")))
-    if (misfit := describe_misfit(config.model, tokenizer, weights)) is not None:
-        raise DataError(f"{files[0]} does not fit {CONFIG}: {misfit}")
     record = imported_from("eole", [folder / CONFIG, *files, folder / VOCABULARY, *models], (src_lang, tgt_lang))
-
-    def write(new: Path) -> None:
-        save_bundle(new, weights, config, tokenizer, record)
-
-    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
-    return Imported(open_bundle(out), absent)
+    misfit = f"{files[0]} does not fit {CONFIG}"
+    bundle = write_bundle(out, weights, config, tokenizer, record, misfit=misfit, overwrite=overwrite)
+    return Imported(bundle, absent)
 
 
 def _check_folder(folder: Path) -> None:
@@ -134,3 +167,164 @@ def _load(files: Sequence[Path]) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise DataError(f"{path} is not a safetensors file ({shown(error, quote=False)}); {_ADVICE}") from None
     return weights
+
+
+def check_architecture(content: Mapping[str, Any], path: Path) -> None:
+    """Refuse what a bundle cannot hold.
+
+    Args:
+        content: A whole ``config.json``.
+        path: The file, for errors.
+
+    Raises:
+        DataError: It is another architecture, or has a part that a bundle lacks.
+    """
+    stated = _section(content, "model")
+    named = stated.get("architecture", "custom")
+    kinds = [_section(stated, side).get(f"{side}_type", named) for side in SIDES]
+    if named not in ("transformer", "custom") or any(kind != "transformer" for kind in kinds):
+        kind = named if named != "custom" else " and ".join(map(str, kinds))
+        raise DataError(
+            f"{path}: architecture is {shown(kind)}: only transformer, an encoder and a decoder, can be imported"
+        )
+    for name, values in _REQUIRED.items():
+        for section in (stated, *(_section(stated, part) for part in (*SIDES, "embeddings"))):
+            if section.get(name, values[0]) not in values:
+                raise DataError(f"{path}: {name} is {shown(section[name])}, and a bundle cannot hold that")
+
+
+def _section(stated: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = stated.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _value(stated: Mapping[str, Any], side: str, name: str, default: Any) -> Any:
+    """A value of a side, or else that of the model, or else eole's default."""
+    return _section(stated, side).get(name, stated.get(name, default))
+
+
+def _common(stated: Mapping[str, Any], name: str, default: Any, path: Path) -> Any:
+    """A value that both sides have.
+
+    Raises:
+        DataError: They differ.
+    """
+    one, other = (_value(stated, side, name, default) for side in SIDES)
+    if one != other:
+        raise DataError(
+            f"{path}: {name} is {shown(one)} in the encoder and {shown(other)} in the decoder: a bundle has one"
+        )
+    return one
+
+
+def read_config(content: Mapping[str, Any], path: Path, *, attention_bias: bool) -> Config:
+    """The configuration of the bundle.
+
+    Args:
+        content: A whole ``config.json``, whose architecture :func:`check_architecture` has seen.
+        path: The file, for errors.
+        attention_bias: Whether a projection of attention has a bias. The file may state biases that training left out.
+
+    Raises:
+        DataError: A bundle cannot hold the model.
+    """
+    stated = _section(content, "model")
+    sizes = {name: _common(stated, name, default, path) for name, default in _SIZES.items() if name != "layers"}
+    width, wide, heads = (whole_number(sizes, name, path) for name in ("hidden_size", "transformer_ff", "heads"))
+    head = _common(stated, "head_dim", None, path)
+    if _common(stated, "heads_kv", None, path) not in (None, heads):
+        raise DataError(f"{path}: heads_kv is not the number of heads, {heads}, and a bundle cannot hold that")
+    if width % 2 or (head is None and width % heads):
+        raise DataError(f"{path}: hidden_size {width} is odd, or not a multiple of the {heads} heads")
+    head = width // heads if head is None else whole_number({"head_dim": head}, "head_dim", path)
+    depths = [whole_number({"layers": _value(stated, side, "layers", 2)}, "layers", path) for side in SIDES]
+    model = {
+        **both_depths(depths),
+        "d_model": width,
+        "d_ff": wide,
+        "num_heads": heads,
+        "d_k": head,
+        "d_v": head,
+        "norm": "pre",
+        "norm_epsilon": _common(stated, "norm_eps", 1e-5, path),
+        "activation": _named(stated, "mlp_activation_fn", "relu", _ACTIVATIONS, path),
+        "positions": _named(stated, "position_encoding_type", "SinusoidalInterleaved", _POSITIONS, path),
+        "source_end": False,
+        "attention_bias": attention_bias,
+        "output_bias": True,
+        "tie_embeddings": _ties(stated),
+        "vocab_multiple": 1,
+    }
+    return build_config(model, _search(_section(content, "inference"), path), path)
+
+
+def _named(stated: Mapping[str, Any], name: str, default: str, values: Mapping[str, str], path: Path) -> str:
+    """What a bundle calls a value.
+
+    Raises:
+        DataError: A bundle does not have it.
+    """
+    own = _section(stated, "embeddings") if name == "position_encoding_type" else {}
+    found = own[name] if name in own else _common(stated, name, default, path)
+    if not isinstance(found, str) or found not in values:
+        raise DataError(f"{path}: {name} is {shown(found)}: a bundle has one of {', '.join(values)}")
+    return values[found]
+
+
+def _ties(stated: Mapping[str, Any]) -> str:
+    if not stated.get("share_decoder_embeddings"):
+        return "none"
+    return "all" if stated.get("share_embeddings") else "target"
+
+
+def _search(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The search of ``eole predict``, as nearly as ours has it."""
+    kind = stated.get("length_penalty", "avg")
+    if kind not in ("avg", "wu", "none"):
+        raise DataError(f"{path}: length_penalty is {shown(kind)}, not avg, wu or none")
+    return {
+        "beam_size": stated.get("beam_size", 5),
+        "length_penalty": 0.0 if kind == "none" else stated.get("alpha", 1.0),
+        "length_offset": 5.0 if kind == "wu" else 0.0,
+        "min_tokens": stated.get("min_length", 0),
+    }
+
+
+def check_transforms(content: Mapping[str, Any], path: Path) -> None:
+    """Refuse transforms that change text when eole translates, except SentencePiece.
+
+    Raises:
+        DataError: There is one.
+    """
+    corpora = [corpus for corpus in _section(content, "data").values() if isinstance(corpus, dict)]
+    lists = [one.get("transforms") for one in (content, *corpora)]
+    for name in [name for names in lists if isinstance(names, list) for name in names]:
+        if name not in ("sentencepiece", *_OF_TRAINING):
+            raise DataError(f"{path}: the transform {shown(name)} changes text, and a bundle has only sentencepiece")
+    options = _section(_section(content, "transforms_configs"), "sentencepiece")
+    for name in ("src_vocab_threshold", "tgt_vocab_threshold"):
+        if options.get(name):
+            raise DataError(f"{path}: {name} is {shown(options[name])}, and a bundle cannot hold that")
+
+
+def sentencepiece_models(content: Mapping[str, Any], folder: Path) -> list[Path]:
+    """The SentencePiece models of source and target that a model names, those of the folder first.
+
+    Raises:
+        DataError: It names none, or a file is missing.
+    """
+    options = _section(_section(content, "transforms_configs"), "sentencepiece")
+    sides = ("src", "src") if content.get("share_vocab") else ("src", "tgt")
+    found = []
+    for side in sides:
+        stated = options.get(f"{side}_subword_model")
+        if not isinstance(stated, str) or not stated:
+            raise DataError(
+                f"{folder / CONFIG} names no SentencePiece model ({side}_subword_model): give it with --sentencepiece"
+            )
+        places = (folder / Path(stated).name, Path(stated.replace("${MODEL_PATH}", str(folder))))
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            raise DataError(f"{folder} has no {Path(stated).name}: give the SentencePiece model with --sentencepiece")
+        found.append(path)
+    return found

@@ -7,13 +7,13 @@ the residual stream.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dstransformer.config import ModelConfig
 from dstransformer.errors import DataError
+from dstransformer.exchange.vocabularies import Rows
 from dstransformer.model.transformer import sinusoidal_table
 
 #: The logit of a piece that the model does not have, less than that of another by far more than fp32 resolves.
@@ -23,18 +23,6 @@ ABSENT = -100.0
 Named = Iterator[tuple[str, Tensor]]
 
 _PROJECTIONS = ("linear_query", "linear_keys", "linear_values")
-
-
-class Rows(NamedTuple):
-    """Where the pieces of a side are in the vocabulary.
-
-    Attributes:
-        numbers: For each id the number of its row; None for a special piece that the vocabulary lacks.
-        absent: The ids of pieces that the vocabulary lacks; their row is that of unknown text.
-    """
-
-    numbers: list[int | None]
-    absent: range
 
 
 class Stored:

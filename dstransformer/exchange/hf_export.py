@@ -20,10 +20,9 @@ from typing import Any
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 from dstransformer.decoding.beam import FIRST_PIECE
 from dstransformer.exchange.hf_tokenizer import SPACE, is_marian, tokenizer_config, tokenizer_json
-from dstransformer.exchange.lengths import length_exponent
-from dstransformer.exchange.marian_export import check_marian, marian_weights
+from dstransformer.exchange.marian_weights import check_marian, marian_weights
 from dstransformer.exchange.model_card import model_card
-from dstransformer.exchange.weights import FULL_ADVICE, check_translates
+from dstransformer.exchange.weights import FULL_ADVICE, check_translates, length_exponent
 from dstransformer.io.files import replace_folder
 from dstransformer.io.products import SIGNATURE, check_output_folder, is_hf_export
 from dstransformer.model import Bundle, open_bundle, save_weights
@@ -198,7 +197,7 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
 def generation_config(bundle: Bundle) -> dict[str, Any]:
     """The content of ``generation_config.json``: our beam search, as nearly as ``generate`` has it.
 
-    ``generate`` divides log-probabilities by ``length ** length_penalty``, see :mod:`dstransformer.exchange.lengths`.
+    ``generate`` divides log-probabilities by ``length ** length_penalty``, see :mod:`dstransformer.exchange.weights`.
     """
     rows = bundle.model.embedding_rows(bundle.tokenizer.vocab_size)
     return {

@@ -1,7 +1,7 @@
 """``dst import hf``: a folder of a ``transformers.MarianMTModel``, such as an OPUS-MT model, as a bundle.
 
 What ``dst export hf`` wrote comes back with its tokenizer, byte for byte. Its weights stay in Marian's form, see
-:mod:`dstransformer.exchange.marian_export`.
+:mod:`dstransformer.exchange.marian_weights`.
 
 Reading it needs nothing of Hugging Face but safetensors: its files are weights, JSON and SentencePiece models.
 """
@@ -17,16 +17,33 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dstransformer.config import Config, ModelConfig, complete_config
+from dstransformer.config import ModelConfig
 from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.directions import common_language
 from dstransformer.data.tokenizer import MAX_BYTES
-from dstransformer.errors import ConfigError, DataError, UserError, check_format_version, counted, shown
-from dstransformer.exchange.hf_export import FORMAT_VERSION
+from dstransformer.errors import DataError, UserError, check_format_version, counted, shown
+from dstransformer.exchange.hf_export import (
+    CONFIG,
+    FORMAT_VERSION,
+    GENERATION,
+    SOURCE_MODEL,
+    TARGET_MODEL,
+    TARGET_VOCABULARY,
+    TOKENIZER_CONFIG,
+    VOCABULARY,
+    WEIGHTS,
+)
 from dstransformer.exchange.hf_tokenizer import MARIAN_MT
-from dstransformer.exchange.import_record import Imported, imported_from, whole_number
-from dstransformer.exchange.marian_export import EPSILON
-from dstransformer.exchange.marian_tokenizer import (
+from dstransformer.exchange.import_record import (
+    Imported,
+    both_depths,
+    build_config,
+    imported_from,
+    whole_number,
+    write_bundle,
+)
+from dstransformer.exchange.marian_weights import EPSILON, Load, bundle_weights
+from dstransformer.exchange.vocabularies import (
     Vocabulary,
     absent_pieces,
     build_tokenizer,
@@ -35,18 +52,10 @@ from dstransformer.exchange.marian_tokenizer import (
     order_vocabulary,
     read_model,
 )
-from dstransformer.exchange.marian_weights import Load, bundle_weights
-from dstransformer.exchange.weights import FULL_ADVICE
-from dstransformer.io.files import read_bounded, read_error, replace_folder
+from dstransformer.io.files import read_bounded, read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import check_bundle_folder
-from dstransformer.model import open_bundle, save_bundle
-from dstransformer.model.bundle import describe_misfit
 from dstransformer.model.transformer import sinusoidal_table
-
-CONFIG, GENERATION, WEIGHTS = "config.json", "generation_config.json", "model.safetensors"
-SOURCE_MODEL, TARGET_MODEL, VOCABULARY = "source.spm", "target.spm", "vocab.json"
-TARGET_VOCABULARY, TOKENIZER_CONFIG = "target_vocab.json", "tokenizer_config.json"
 
 _ADVICE = "if it is damaged, download the model again"
 
@@ -86,23 +95,18 @@ def import_hf(
     _check_folder(folder)
     stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
     tokenizer, (source, target), absent = _open_tokenizer(folder, stated)
-    config = _read_config(folder, stated)
+    config = build_config(_architecture(stated, folder / CONFIG), _search(folder, stated), folder, f"; {_ADVICE}")
     with _open_weights(folder / WEIGHTS) as load:
         _check_positions(load, config.model, folder / WEIGHTS)
         try:
             weights = bundle_weights(load, config.model, source.rows, target.rows)
         except (IndexError, RuntimeError) as error:
             raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {shown(error, quote=False)}") from None
-    if (misfit := describe_misfit(config.model, tokenizer, weights)) is not None:
-        raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {misfit}")
     languages = _languages(folder, src_lang, tgt_lang)
     record = _provenance(folder, languages, source.tags)
-
-    def write(new: Path) -> None:
-        save_bundle(new, weights, config, tokenizer, record)
-
-    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
-    return Imported(open_bundle(out), absent)
+    misfit = f"{folder / WEIGHTS} does not fit {CONFIG}"
+    bundle = write_bundle(out, weights, config, tokenizer, record, misfit=misfit, overwrite=overwrite)
+    return Imported(bundle, absent)
 
 
 def _check_folder(folder: Path) -> None:
@@ -163,15 +167,6 @@ def _export_record(folder: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _read_config(folder: Path, stated: Mapping[str, Any]) -> Config:
-    """The configuration of the bundle."""
-    sections = {"model": _architecture(stated, folder / CONFIG), "decoding": _search(folder, stated)}
-    try:
-        return complete_config(sections, str(folder))
-    except ConfigError as error:
-        raise DataError(f"{error}; {_ADVICE}") from None
-
-
 def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The architecture that a ``config.json`` states.
 
@@ -207,9 +202,7 @@ def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
     ties = stated.get("tie_word_embeddings", True)
     depths = [whole_number(stated, f"{side}_layers", path) for side in ("encoder", "decoder")]
     return {
-        "num_layers": depths[0],
-        "encoder_layers": depths[0] if depths[0] != depths[1] else None,
-        "decoder_layers": depths[1] if depths[0] != depths[1] else None,
+        **both_depths(depths),
         "d_model": width,
         "d_ff": whole_number(stated, "encoder_ffn_dim", path),
         "num_heads": heads,

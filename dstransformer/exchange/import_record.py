@@ -1,4 +1,4 @@
-"""What importers share: their result, a number of a configuration, and the provenance of a bundle."""
+"""What importers share: numbers of a configuration, the provenance of a bundle, and how it is written."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dstransformer import __version__
-from dstransformer.errors import DataError, shown
-from dstransformer.io.files import file_sha256
-from dstransformer.model import Bundle
+from dstransformer.config import Config, complete_config
+from dstransformer.data import Tokenizer
+from dstransformer.errors import ConfigError, DataError, shown
+from dstransformer.exchange.weights import FULL_ADVICE
+from dstransformer.io.files import file_sha256, replace_folder
+from dstransformer.model import Bundle, open_bundle, save_bundle
+from dstransformer.model.bundle import describe_misfit
 
 
 @dataclass(frozen=True)
@@ -55,3 +61,56 @@ def whole_number(stated: Mapping[str, Any], name: str, path: Path) -> int:
     if type(value) is not int or value < 1:
         raise DataError(f"{path}: {name} is {shown(value)}, not a number from 1 on: if it is damaged, copy it again")
     return value
+
+
+def both_depths(depths: Sequence[int]) -> dict[str, int | None]:
+    """The layers of encoder and decoder, as a configuration has them."""
+    encoder, decoder = depths if depths[0] != depths[1] else (None, None)
+    return {"num_layers": depths[0], "encoder_layers": encoder, "decoder_layers": decoder}
+
+
+def build_config(model: Mapping[str, Any], decoding: Mapping[str, Any], path: Path, advice: str = "") -> Config:
+    """The configuration of a bundle.
+
+    Raises:
+        DataError: A value is out of bounds. The message ends with ``advice``.
+    """
+    try:
+        return complete_config({"model": dict(model), "decoding": dict(decoding)}, str(path))
+    except ConfigError as error:
+        raise DataError(f"{error}{advice}") from None
+
+
+def write_bundle(
+    out: Path,
+    weights: dict[str, Tensor],
+    config: Config,
+    tokenizer: Tokenizer,
+    record: dict[str, Any],
+    *,
+    misfit: str,
+    overwrite: bool,
+) -> Bundle:
+    """Write the bundle of an imported model; it appears once it is complete.
+
+    Args:
+        out: The bundle.
+        weights: Its weights in fp32.
+        config: Its configuration.
+        tokenizer: Its tokenizer.
+        record: Its provenance.
+        misfit: What the error says before the reason if the weights do not fit the rest.
+        overwrite: Whether to replace a bundle.
+
+    Raises:
+        DataError: The weights do not fit the configuration or the tokenizer.
+        StorageError: The bundle cannot be written.
+    """
+    if (reason := describe_misfit(config.model, tokenizer, weights)) is not None:
+        raise DataError(f"{misfit}: {reason}")
+
+    def write(new: Path) -> None:
+        save_bundle(new, weights, config, tokenizer, record)
+
+    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
+    return open_bundle(out)

@@ -16,18 +16,16 @@ import torch
 import yaml
 from torch import Tensor
 
-from dstransformer.config import Config, ModelConfig, complete_config
+from dstransformer.config import Config, ModelConfig
 from dstransformer.data import BOS_ID, Tokenizer
 from dstransformer.data.tokenizer import MAX_BYTES, SRC_TOKENIZER_NAME, TOKENIZER_NAME
-from dstransformer.errors import ConfigError, DataError, shown
-from dstransformer.exchange.import_record import imported_from, whole_number
+from dstransformer.errors import DataError, shown
+from dstransformer.exchange.import_record import both_depths, build_config, imported_from, whole_number, write_bundle
 from dstransformer.exchange.marian_npz import CONFIG, EPSILON, marian_names
 from dstransformer.exchange.marian_weights import Load, bundle_weights
-from dstransformer.exchange.weights import FULL_ADVICE
-from dstransformer.io.files import read_bounded, read_error, replace_folder
+from dstransformer.io.files import read_bounded, read_error
 from dstransformer.io.products import check_bundle_folder
-from dstransformer.model import Bundle, open_bundle, save_bundle
-from dstransformer.model.bundle import describe_misfit
+from dstransformer.model import Bundle
 
 #: The embeddings of source and target, by ``model.tie_embeddings``.
 _APART = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
@@ -92,15 +90,9 @@ def import_marian(
         rows = [_rows(side) for side in (tokenizer.src, tokenizer)]
         _check_sizes(load, config, rows, model)
         weights = bundle_weights(load, config.model, *rows)
-    if (misfit := describe_misfit(config.model, tokenizer, weights)) is not None:
-        raise DataError(f"{model} does not fit its own configuration: {misfit}")
     record = imported_from("Marian", [model, *vocabularies], (src_lang, tgt_lang))
-
-    def write(new: Path) -> None:
-        save_bundle(new, weights, config, tokenizer, record)
-
-    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
-    return open_bundle(out)
+    misfit = f"{model} does not fit its own configuration"
+    return write_bundle(out, weights, config, tokenizer, record, misfit=misfit, overwrite=overwrite)
 
 
 def _open_tokenizer(vocabularies: Sequence[Path]) -> Tokenizer:
@@ -197,35 +189,28 @@ def _read_config(stated: Mapping[str, Any], path: Path, tokenizer: Tokenizer) ->
         raise DataError(f"{path}: transformer-dim-ffn is {wide} and that of the decoder {other}: a bundle has one")
     depths = [whole_number(stated, f"{side}-depth", path) for side in ("enc", "dec")]
     search = _decoder(path)
-    sections = {
-        "model": {
-            "num_layers": depths[0],
-            "encoder_layers": depths[0] if depths[0] != depths[1] else None,
-            "decoder_layers": depths[1] if depths[0] != depths[1] else None,
-            "d_model": width,
-            "d_ff": wide,
-            "num_heads": heads,
-            "d_k": width // heads,
-            "d_v": width // heads,
-            "activation": _ACTIVATIONS[activation],
-            "norm_epsilon": EPSILON,
-            "positions": "timing",
-            "start": "zeros",
-            "attention_bias": True,
-            "output_bias": True,
-            "tie_embeddings": _ties(stated, path, joint=tokenizer.is_joint),
-            "vocab_multiple": 1,
-        },
-        "decoding": {
-            "beam_size": search.get("beam-size", 12),
-            "length_penalty": search.get("normalize", 0.0),
-            "length_offset": 0.0,
-        },
+    architecture = {
+        **both_depths(depths),
+        "d_model": width,
+        "d_ff": wide,
+        "num_heads": heads,
+        "d_k": width // heads,
+        "d_v": width // heads,
+        "activation": _ACTIVATIONS[activation],
+        "norm_epsilon": EPSILON,
+        "positions": "timing",
+        "start": "zeros",
+        "attention_bias": True,
+        "output_bias": True,
+        "tie_embeddings": _ties(stated, path, joint=tokenizer.is_joint),
+        "vocab_multiple": 1,
     }
-    try:
-        return complete_config(sections, str(path))
-    except ConfigError as error:
-        raise DataError(str(error)) from None
+    decoding = {
+        "beam_size": search.get("beam-size", 12),
+        "length_penalty": search.get("normalize", 0.0),
+        "length_offset": 0.0,
+    }
+    return build_config(architecture, decoding, path)
 
 
 def _ties(stated: Mapping[str, Any], path: Path, *, joint: bool) -> str:

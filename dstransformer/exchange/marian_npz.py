@@ -15,10 +15,9 @@ from torch import Tensor
 from dstransformer.config import ModelConfig
 from dstransformer.data import Tokenizer
 from dstransformer.errors import DataError
-from dstransformer.exchange.lengths import length_exponent
-from dstransformer.exchange.marian_export import check_marian, marian_weights
+from dstransformer.exchange.marian_weights import check_marian, marian_weights
 from dstransformer.exchange.shortlist import ShortlistOptions
-from dstransformer.exchange.weights import FULL_ADVICE, check_translates
+from dstransformer.exchange.weights import FULL_ADVICE, check_translates, length_exponent
 from dstransformer.io.files import replace_folder
 from dstransformer.io.products import SIGNATURE, check_output_folder, is_marian_export
 from dstransformer.model import Bundle, open_bundle

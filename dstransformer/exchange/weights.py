@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dstransformer.config import ModelConfig
+from dstransformer.config import DecodingConfig, ModelConfig
 from dstransformer.errors import DataError
 from dstransformer.model import Bundle
 
@@ -92,3 +92,12 @@ def _widen_rows(rows: Tensor, heads: int, width: int) -> Tensor:
     wide = by_head.new_zeros(heads, width, *rows.shape[1:])
     wide[:, : by_head.shape[1]] = by_head
     return wide.flatten(0, 1)
+
+
+#: Output length, end included, at which both weigh one more token alike.
+USUAL_LENGTH = 20
+
+
+def length_exponent(search: DecodingConfig) -> float:
+    """The power of the length that is nearest to our penalty; without an offset it is the same."""
+    return search.length_penalty * USUAL_LENGTH / (search.length_offset + USUAL_LENGTH)

@@ -7,13 +7,31 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from dstransformer.errors import ConfigError, shown
 
 Quantization = Literal[
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
 ]
+
+
+#: In place of a bundle: the teacher of the workflow.
+TEACHER = Path("teacher")
+
+
+def _absolute(path: object, info: ValidationInfo) -> object:
+    """A path starts at the folder of the configuration, which is the context."""
+    return info.context / path if isinstance(path, str) and info.context is not None else path
 
 
 def _check_file(path: Path) -> Path:
@@ -23,21 +41,24 @@ def _check_file(path: Path) -> Path:
 
 
 def _check_folder(path: Path) -> Path:
-    if not path.is_dir():
+    if path != TEACHER and not path.is_dir():
         raise ValueError(f"{path} is not a folder")
     return path
 
 
-File = Annotated[Path, AfterValidator(_check_file)]
-Folder = Annotated[Path, AfterValidator(_check_folder)]
-
-#: In place of a bundle: the teacher of the workflow.
-TEACHER = Path("teacher")
+def _find_aligner(path: object, info: ValidationInfo) -> object:
+    return TEACHER if path == str(TEACHER) else _absolute(path, info)
 
 
-def _check_aligner(path: Path) -> Path:
-    return path if path == TEACHER else _check_folder(path)
+def _find_preset(name: object, info: ValidationInfo) -> object:
+    """The name of a preset, or the path of its file."""
+    is_file = isinstance(name, str) and name.endswith((".yaml", ".yml"))
+    return str(_absolute(name, info)) if is_file else name
 
+
+File = Annotated[Path, BeforeValidator(_absolute), AfterValidator(_check_file)]
+Folder = Annotated[Path, BeforeValidator(_absolute), AfterValidator(_check_folder)]
+Preset = Annotated[str, BeforeValidator(_find_preset)]
 
 #: What stands for the files of an aligner in its command.
 ALIGNER_FILES = ("{src}", "{tgt}", "{out}")
@@ -53,7 +74,7 @@ class Teacher(Section):
     """Trained bundles, or what a teacher is trained from."""
 
     bundles: list[Folder]
-    preset: str | None
+    preset: Preset | None
     corpus: Folder | None
     set: list[str]
 
@@ -114,7 +135,7 @@ class Filter(Section):
 class Alignments(Section):
     """What aligns the words of the student's corpus."""
 
-    model: Annotated[Path, AfterValidator(_check_aligner)] | None
+    model: Annotated[Path, BeforeValidator(_find_aligner), AfterValidator(_check_folder)] | None
     command: str | None
     weight: float = Field(gt=0, le=100)
 
@@ -143,7 +164,7 @@ class CorpusText(Section):
 class Student(Section):
     """The student."""
 
-    preset: str
+    preset: Preset
     set: list[str]
 
 
@@ -172,7 +193,7 @@ class TestSet(Section):
 class Settings(Section):
     """All values of the workflow, paths absolute."""
 
-    out: Path
+    out: Annotated[Path, BeforeValidator(_absolute)]
     src_lang: str = Field(min_length=1)
     tgt_lang: str = Field(min_length=1)
     teacher: Teacher
@@ -218,7 +239,7 @@ def read_settings(config: Mapping[str, Any], files: Sequence[str | Path]) -> Set
         raise ConfigError("no configuration: add --configfile mine.yaml; launch/distill/config.yaml has all values")
     defaults = yaml.safe_load(Path(__file__).with_name("config.yaml").read_text(encoding="utf-8"))
     try:
-        return Settings.model_validate(_with_paths(_merge(defaults, config), Path(files[0]).absolute().parent))
+        return Settings.model_validate(_merge(defaults, config), context=Path(files[0]).absolute().parent)
     except ValidationError as error:
         fault = error.errors()[0]
     name = ".".join(map(str, fault["loc"])) or "the configuration"
@@ -236,42 +257,3 @@ def _merge(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     both = {key: _merge(value, given.get(key) or {}) for key, value in defaults.items()
             if isinstance(value, Mapping) and isinstance(given.get(key, {}), Mapping | None)}  # fmt: skip
     return {**defaults, **given, **both}
-
-
-#: Where the configuration has paths; ``*`` is every name.
-_PATHS = ("out", "teacher.bundles", "teacher.corpus", "text.*", "filter.reverse", "alignments.model",
-          "corpus.valid_src", "corpus.valid_tgt", "test.*.*")  # fmt: skip
-
-#: Where it has presets: names, or paths of files.
-_PRESETS = ("teacher.preset", "student.preset")
-
-
-def _with_paths(config: Mapping[str, Any], folder: Path, prefix: str = "") -> dict[str, Any]:
-    """The configuration with absolute paths."""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found[key] = _with_paths(value, folder, f"{name}.")
-        elif any(_matches(name, pattern) for pattern in _PATHS):
-            items = [_with_path(name, item, folder) for item in _listed(value)]
-            found[key] = items if isinstance(value, list) else items[0]
-        elif name in _PRESETS and isinstance(value, str) and value.endswith((".yaml", ".yml")):
-            found[key] = str(folder / value)
-        else:
-            found[key] = value
-    return found
-
-
-def _with_path(name: str, value: object, folder: Path) -> object:
-    is_word = name == "alignments.model" and value == str(TEACHER)
-    return folder / value if isinstance(value, str) and not is_word else value
-
-
-def _listed(value: object) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(w in ("*", part) for part, w in zip(parts, wanted, strict=True))

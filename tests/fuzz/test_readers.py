@@ -28,8 +28,8 @@ from support.models.random_bundle import random_bundle
 from support.services.serving import save_small_bundle
 
 from data_prep.cli.page import render_report
-from data_prep.recipe.loading import load_recipe
 from data_prep.recipe.options import FilesOptions
+from data_prep.recipe.recipe import load_recipe
 from data_prep.sources.files import open_files
 from data_prep.sources.texts import iter_sentences, local_text
 from data_prep.stages.dedup import Marked

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from distill.checks import check
-from distill.plan import Plan
+from distill.plan import Plan, check
 from distill.settings import read_settings
 from mlflow import MlflowClient
 from support.processes.forks import REPOSITORY, environment

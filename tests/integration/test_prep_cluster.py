@@ -18,8 +18,8 @@ from support.processes.forks import environment
 from support.processes.launching import finish, free_port, started, wait_until
 
 import dstransformer
+from data_prep import workers as cluster
 from data_prep.cli import main
-from data_prep.workers import cluster
 
 PAIRS = 60_000
 LOCAL = ("--host", "127.0.0.1")

@@ -30,7 +30,7 @@ KINDS = ["bpe", "unigram"]
 def model(kind: str, *symbols: str) -> bytes:
     if kind == "bpe":
         return train_model(user_defined_symbols=list(symbols), vocab_size=340 + 2 * len(symbols))
-    training = [*SENTENCES, *(sentence for pair in generate_pairs(500, seed=1) for sentence in pair)]
+    training = [*SENTENCES, *(sentence for pair in generate_pairs(500, seed=1) for sentence in pair[:2])]
     return train_model(training, model_type="unigram", vocab_size=340, user_defined_symbols=list(symbols))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from distill import ship
-from distill.chain import chains, costs
+from distill.report import chains, costs
 
 FOUND = {
     "teacher.torch": {"bleu": 40.0, "bytes": 1000, "sentences_per_second": 10.0},

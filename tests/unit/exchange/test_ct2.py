@@ -288,10 +288,6 @@ def test_parsers_are_refused(tmp_path: Path, trained: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_engine_has_the_threads_that_it_is_given(exported: Path) -> None:
-    assert [engine_of(open_ct2(exported, threads=threads)).translator.num_translators for threads in (1, 3)] == [1, 3]
-
-
 def test_little_is_queued_that_an_interrupt_would_wait_for(exported: Path) -> None:
     submitted: list[int] = []
     ahead = engine_of(open_ct2(exported, threads=2)).submit_ahead(range(100), submitted.append)

@@ -22,7 +22,7 @@ from support.faults.disk import full_disk
 from data_prep.cli import commands, main
 from data_prep.sources import files
 from data_prep.sources.texts import Text
-from data_prep.workers.pool import run_in_process
+from data_prep.workers import run_in_process
 from dstransformer.data import UNK_ID, Corpus
 from dstransformer.errors import DstError, UserError
 
@@ -50,49 +50,6 @@ def test_the_manifest_states_the_versions_of_the_packages_that_rules_needed(tmp_
     assert versions == {**before, "rensa": version("rensa"), "sacremoses": version("sacremoses")}
 
 
-def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(list(arguments)) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    return lines[0]
-
-
-def test_options_cannot_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
-    line = usage(capsys, "build", "--source", "toy", "--out", "x", "--vocab-siz", "300")
-    assert "unrecognized arguments: --vocab-siz" in line
-
-
-@pytest.mark.parametrize("code", ["../x", "", "e", "en de", "日本", "en/de", "en--de", "a" * 50])
-def test_invalid_language_codes_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str) -> None:
-    command = ["build", "--source", "toy", "--out", str(tmp_path / "out"), f"--tgt-lang={code}"]
-    assert "is not a language code such as en, pt-BR or zho_Hans" in usage(capsys, *command)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("option", "value", "wanted"), [
-    ("--workers", "0", "not a whole number of 1 or more"),
-    ("--workers", "9" * 30, "is too large: give at most 1024"),
-    ("--vocab-size", "1" + "0" * 30, "is too large: give at most 10000000"),
-    ("--max-tokens", "1" + "0" * 30, "is too large: give at most 1000000"),
-    ("--pairs", "10000001", "is too large"),
-    ("--seed", str(2**63), "is too large"),
-    ("--character-coverage", "0.5", "is not a number from 0.98 to 1"),
-    ("--out", "", "the name is empty; is a variable unset?"),
-    ("--out", os.fsdecode(b"\xff"), "is not a name in UTF-8"),
-    ("--work", os.fsdecode(b"\xff"), "is not a name in UTF-8"),
-])  # fmt: skip
-def test_values_are_bounded(capsys: pytest.CaptureFixture[str], option: str, value: str, wanted: str) -> None:
-    message = usage(capsys, "build", "--source", "toy", "--out", "out", option, value)
-    assert f"argument {option}: " in message
-    assert wanted in message
-    assert len(message) < 200
-
-
-def test_an_input_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    message = usage(capsys, "build", "--source", "files", "--out", "out", "--src", "a", "--src", "b")
-    assert "argument --src: given twice; name all files after one" in message
-
-
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
@@ -115,11 +72,6 @@ class TestStreams:
         monkeypatch.setattr(sys, "stdout", None)
         assert main([*command, str(corpus)]) == 1
         assert capsys.readouterr().err == "dst-prep: error: cannot write to stdout: it is closed\n"
-
-    def test_a_build_needs_no_stdout(self, corpus: Path, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "stdout", None)
-        assert build(*options, "--out", corpus.with_name("another")) == 0
-        assert sys.stdout is None
 
     @pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["verify"]])
     def test_a_closed_pipe_is_not_a_failure(
@@ -296,10 +248,6 @@ class TestInputs:
         assert "UTF-16" in message
         assert "iconv -f UTF-16" in message
 
-    def test_jsonl_given_as_plain_text_is_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-        Path("x.jsonl").write_text("{}\n")
-        assert "is not the text of one side: give it as --train" in self.refusal(capsys, options, src=Path("x.jsonl"))
-
     def test_a_file_that_changes_while_it_is_read_is_refused(
         self, capsys: pytest.CaptureFixture[str], options: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -344,13 +292,6 @@ class TestInputs:
         options[options.index("--src") + 1] = name
         assert build(*options, "--out", "out") == 0
         assert Corpus.open("out").manifest.sources[0].inputs[0].name == r"n\udcff.txt"
-
-    def test_a_damaged_hub_copy_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
-        Path("copy/de-en").mkdir(parents=True)
-        for split in ("train", "validation", "test"):
-            Path(f"copy/de-en/{split}-00000-of-00001.parquet").write_text("garbage")
-        options = ["--source", "wmt14", "--hub-path", "copy", "--out", "out"]
-        assert "train: not readable as Parquet" in refuses(capsys, build(*options))
 
     def test_names_that_are_too_long_are_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
         for length in (241, 300):

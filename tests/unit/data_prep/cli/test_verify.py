@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from support.data.prep import ENGLISH, GERMAN, build, refuses, sentence, without
 from support.data.trees import write_treebank
 
 from data_prep.cli import main
-from data_prep.recipe.options import FilesOptions, TreesOptions
+from data_prep.recipe.options import TreesOptions
 from data_prep.sources.opening import open_source
 from dstransformer.data import Corpus, Split
 from dstransformer.errors import DataError
@@ -137,21 +136,6 @@ def test_inputs_that_changed_or_are_gone(
     assert printed.out.splitlines()[-1] == "inputs: 9 of 10 files are as the manifest says"
 
 
-def test_a_tokenizer_that_was_given_is_an_input(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
-    model = tmp_path / "spm.model"
-    shutil.copy(made / "corpus" / "tokenizer.model", model)
-    at = options.index("--vocab-size")
-    given = options[:at] + options[at + 2 :]
-    assert build(*given, "--tokenizer-model", model, "--out", tmp_path / "corpus") == 0
-    assert main(["verify", str(tmp_path / "corpus"), "--inputs", str(tmp_path)]) == 0
-    assert "inputs: 5 of 5 files" in capsys.readouterr().out
-    model.write_bytes(b"x")
-    assert main(["verify", str(tmp_path / "corpus"), "--inputs", str(tmp_path)]) == 2
-    assert f"changed: {model} has sha256 " in capsys.readouterr().out
-
-
 def test_given_tokenizers_of_both_languages_are_inputs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
@@ -182,31 +166,6 @@ def test_given_tokenizers_of_both_languages_are_inputs(
     (tmp_path / "spm" / "src.spm").write_bytes(b"x")
     assert main(["verify", str(corpus), "--inputs", str(tmp_path)]) == 2
     assert f"changed: {tmp_path / 'spm' / 'src.spm'} has sha256 " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            ["--src-tokenizer-model", "spm"],
-            "--src-tokenizer-model is for a vocabulary of each language: give --no-joint",
-        ),
-        (
-            ["--no-joint", "--tokenizer-model", "spm"],
-            "--no-joint takes both --src-tokenizer-model and --tokenizer-model",
-        ),
-        (
-            ["--no-joint", "--src-tokenizer-model", "spm"],
-            "--no-joint takes both --src-tokenizer-model and --tokenizer-",
-        ),
-    ],
-)
-def test_half_of_the_tokenizers_is_refused(
-    given: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
-    (tmp_path / "spm").write_bytes(b"")
-    paths = [str(tmp_path / one) if one == "spm" else one for one in given]
-    assert message in refuses(capsys, build(*without_vocab(options), *paths, "--out", tmp_path / "corpus"))
 
 
 def test_folders_that_do_not_exist_are_refused(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,17 +240,6 @@ def test_a_build_that_goes_on_says_which_input_changed(
     assert status == 2
     assert len(notes) == 1
     assert notes[0].endswith(f"reading the text again, because {said}")
-
-
-def test_scores_that_change_while_they_are_read_end_the_build(tmp_path: Path) -> None:
-    text = write_text(tmp_path / "text")
-    given = {"src": text / "part-*.en", "tgt": text / "part-*.de", "scores": text / "scores.txt", "min_score": 0.5}
-    source = open_source(FilesOptions(src_lang="en", tgt_lang="de", valid_size=5, **given))
-    stream = source.splits["train"]()
-    next(stream)
-    os.utime(text / "scores.txt", ns=(1, 1))
-    with pytest.raises(DataError, match=r"scores\.txt changed while it was read"):
-        list(stream)
 
 
 def test_treebanks_that_change_while_they_are_read_end_the_build(tmp_path: Path) -> None:

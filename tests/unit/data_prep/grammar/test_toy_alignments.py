@@ -10,7 +10,7 @@ import pytest
 from support.data.prep import build, refuses
 
 from data_prep.cli import main
-from data_prep.grammar.grammar import aligned_toy_splits
+from data_prep.grammar.grammar import toy_splits
 from data_prep.recipe.options import ToyOptions
 from dstransformer.data import Corpus
 from dstransformer.data.alignment import parse_reference, words_of_pieces
@@ -34,7 +34,7 @@ def test_sure_links_are_stored_and_the_reference_is_written(tmp_path: Path) -> N
     """From German to English, so that the links are turned round."""
     options = [*SIZES, "--src-lang", "de", "--tgt-lang", "en", "--aligned"]
     assert build(*options, "--out", tmp_path / "corpus") == 0
-    splits = aligned_toy_splits(60, 1, 5, 7)
+    splits = toy_splits(60, 1, 5, 7, aligned=True)
     corpus = Corpus.open(tmp_path / "corpus")
     for sentences in zip(*(pair[:2] for pair in splits["train"]), strict=True):
         for words in words_of_pieces(corpus.tokenizer, sentences):

@@ -10,9 +10,9 @@ import yaml
 from support.data.prep import ENGLISH, GERMAN, build, refuses, sentence
 
 from data_prep.cli import main
-from data_prep.recipe.loading import load_recipe, recipe_summaries
 from data_prep.recipe.names import Address
 from data_prep.recipe.options import FilesOptions
+from data_prep.recipe.recipe import load_recipe, recipe_summaries
 from dstransformer.data import Corpus
 from dstransformer.data.mixture import build_mixture
 from dstransformer.errors import ConfigError
@@ -152,7 +152,10 @@ def test_the_recipes_of_the_package_load(capsys: pytest.CaptureFixture[str]) -> 
         ({"vocab": {"symbols": ["<a>", 3]}}, "vocab.symbols.1 = 3: input should be a valid string"),
         ({"vocab": {"symbols": ["ﬁ"]}}, "--symbols ﬁ: cleaning normalises the text (NFKC), and writes 'fi'"),
         ({"sources": {"back": {"tag": "<s>"}}}, "'<s>' is not a tag such as <bt>"),
-        ({"sources": {"back": {"tag": "bt"}}}, "'bt' is not a tag such as <bt>"),
+        *(
+            ({"sources": {"back": {"tag": tag}}}, "is not a tag such as <bt>")
+            for tag in ("bt", "deu<<", ">><<", ">>d eu<<", "<<deu>>")
+        ),
         ({"sources": {"back": {"source": "fils"}}}, "sources.back.source = 'fils': choose one of toy, files"),
         ({"sources": {"x": {}}}, "missing key 'sources.x.source'"),
         ({"sources": {"a b": {"source": "toy"}}}, "'a b' is not a name"),

@@ -28,20 +28,6 @@ def test_the_vocabulary_has_defaults_by_source(
     assert changed.vocab == vocab.model_copy(update={"vocab_size": 50})
 
 
-@pytest.mark.parametrize(("recipe", "wanted"), [
-    ({}, "sources"),
-    ({"sources": {"toy": {"source": "toy", "pair": "de-en"}}}, "Extra inputs are not permitted"),
-    ({"sources": {"toy": {"source": "toy"}}, "clean": {"max_ratio": 0.5}}, "greater than or equal to 1"),
-    ({"sources": {"toy": {"source": "toy"}}, "vocab": {"tokenizer_model": "m", "vocab_size": 3}}, "has its own"),
-    ({"sources": {"toy": {"source": "toy"}}, "encode": {"shard_rows": 9_000_000}}, r"more than 2\^31 tokens"),
-    ({"sources": {"toy": {"source": "toy"}}, "vocab": 3}, "vocab"),
-    ({"sources": {"toy": {"source": "toy"}}, "shuffle": True}, "shuffle"),
-])  # fmt: skip
-def test_invalid_recipes_are_refused(recipe: dict[str, Any], wanted: str) -> None:
-    with pytest.raises(ValidationError, match=wanted):
-        Recipe.model_validate(recipe)
-
-
 def test_a_record_holds_what_determines_the_corpus() -> None:
     options = Wmt14Options(pair="fr-en", hub_path=Path("/data/copy"), cache_dir=Path("/cache"), offline=True)
     assert options.record() == {
@@ -50,3 +36,14 @@ def test_a_record_holds_what_determines_the_corpus() -> None:
     given = Recipe.model_validate({"sources": {"toy": {"source": "toy"}}, "vocab": {"tokenizer_model": "/m/spm.model"}})
     assert given.vocab.record() == {"tokenizer_model": "spm.model"}
     assert EncodeOptions().record() == {"max_tokens": 256, "shard_rows": 1_000_000}
+
+
+@pytest.mark.parametrize(("options", "key"), [
+    ({"src_tokenizer_model": "spm"}, "--src-tokenizer-model"),
+    ({"joint": False, "tokenizer_model": "spm"}, "--no-joint"),
+    ({"joint": False, "src_tokenizer_model": "spm"}, "--no-joint"),
+    ({"tokenizer_model": "spm", "vocab_size": 300}, "--vocab-size"),
+])  # fmt: skip
+def test_tokenizers_that_do_not_go_together_are_refused(options: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValidationError, match=key):
+        Recipe.model_validate({"sources": {"toy": {"source": "toy"}}, "vocab": options})

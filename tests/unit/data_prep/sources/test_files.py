@@ -28,8 +28,9 @@ def read(**given: Any) -> list[tuple[str, str]]:
 
 
 def write(path: Path, content: str | bytes) -> Path:
+    """Write a file, text to a name in ``.gz`` compressed."""
     data = content.encode() if isinstance(content, str) else content
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" and isinstance(content, str) else data)
     return path
 
 
@@ -41,11 +42,6 @@ def text(side: int, end: str = "\n") -> str:
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_two_texts(tmp_path: Path, ending: str, end: str) -> None:
     src, tgt = write(tmp_path / f"x.en{ending}", text(0, end)), write(tmp_path / f"x.de{ending}", text(1, end))
-    assert read(src=src, tgt=tgt) == PAIRS
-
-
-def test_gzip_is_recognised_by_its_first_bytes(tmp_path: Path) -> None:
-    src, tgt = write(tmp_path / "x.en", gzip.compress(text(0).encode())), write(tmp_path / "x.de", text(1))
     assert read(src=src, tgt=tgt) == PAIRS
 
 
@@ -100,6 +96,8 @@ def test_what_an_arrow_file_may_not_hold(tmp_path: Path, monkeypatch: pytest.Mon
         (pa.table({"en": pa.array(["a"]).dictionary_encode(), "de": ["b"]}), "it holds a dictionary"),
         (pa.table({"en": ["a" * 1_200_000], "de": ["b"]}), "a batch states 1,200,... bytes, more than 1,048,576"),
         (pa.table({"en": ["a", None], "de": ["b", "c"]}), "row 2: column 'en' is null"),
+        (pa.table({"en": ["a"], "fr": ["b"]}), "no column 'de'; it has en, fr"),
+        (pa.table({"en": [1], "de": ["b"]}), "column 'en' holds int64, wanted text"),
         (pa.table([["a"], ["b"], ["c"]], ["en", "de", "en"]), "several columns 'en'"),
     ):
         with pa.ipc.new_stream(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -160,18 +158,15 @@ def test_invalid_utf8_is_refused(tmp_path: Path, before: int) -> None:
         read(src=src, tgt=tgt)
 
 
-def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
-    src = write(tmp_path / "x.en.gz", text(0))
-    src.write_bytes(src.read_bytes()[:-12])
-    with pytest.raises(DataError, match=r"x\.en\.gz: the gzip data are truncated"):
-        read(src=src, tgt=write(tmp_path / "x.de", text(1)))
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("x.tsv", "a\tb\nc\n", r"x\.tsv, line 2: no tab"),
-        ("x.tsv", "a\tb\tc\n", r"x\.tsv, line 1: 3 columns, wanted source, tab, target: leave out the others"),
+        ("x.tsv", "a\tb\tc\n", r"x\.tsv, line 1: 3 columns"),
+        ("x.tsv", "de\ten\na dog\tein Hund\n", "swap --src-lang"),
+        ("x.tsv", "en\tde\na dog\tein Hund\n", "are a header"),
+        ("x.tsv", "Source\tTarget\na dog\tein Hund\n", "are a header"),
+        ("x.tsv.gz", gzip.compress(b"a\tb\n")[:-6], r"x\.tsv\.gz: the gzip data are truncated"),
         ("x.jsonl", '{"en": "a", "de": "b"}\n{"en"\n', r"x\.jsonl, line 2: not a JSON object"),
         ("x.jsonl", '{"en": "a", "fr": "b"}\n', r"x\.jsonl, line 1: wanted an object with the strings 'en' and 'de'"),
         ("x.jsonl", '{"en": "a", "de": null}\n', r"x\.jsonl, line 1: wanted"),
@@ -181,23 +176,9 @@ def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
         ("x", "a,b\n", r"x: no ending is not"),
     ],
 )
-def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read(train=write(tmp_path / name, content))
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"en": ["a"], "fr": ["b"]}, "no column 'de'; it has en, fr"),
-        ({"en": ["a", "b"], "de": ["b", None]}, "row 2: column 'de' is null"),
-        ({"en": [1], "de": ["b"]}, "column 'en' holds int64, wanted text"),
-    ],
-)
-def test_parquet_without_usable_columns_is_refused(tmp_path: Path, columns: dict[str, list[Any]], message: str) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match=message):
-        read(train=tmp_path / "x.parquet")
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.TGZ", "x.zip"])
@@ -220,6 +201,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "none", "none: No such file"),
         (write(tmp_path / "empty", ""), "empty is empty"),
+        (write(tmp_path / "empty.gz", ""), "empty.gz is empty"),
         (tmp_path, "Is a directory"),
     ):
         with pytest.raises(DataError, match=message):
@@ -238,16 +220,6 @@ def test_invalid_combinations_of_options_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             read(**given)
-
-
-@pytest.mark.parametrize(("header", "complaint"), [
-    ("de\ten", "the columns are de and en, but --src-lang is en: swap"),
-    ("en\tde", "'en' and 'de' are a header, not a sentence pair: remove that line"),
-    ("Source\tTarget", "are a header"),
-])  # fmt: skip
-def test_a_header_line_is_refused(tmp_path: Path, header: str, complaint: str) -> None:
-    with pytest.raises(DataError, match=complaint):
-        read(train=write(tmp_path / "x.tsv", f"{header}\na dog\tein Hund\n"))
 
 
 def test_patterns_stand_for_several_files(tmp_path: Path) -> None:

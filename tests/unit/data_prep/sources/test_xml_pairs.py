@@ -8,11 +8,9 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from support.data.prep import ENGLISH, GERMAN, build, sentence
 
 from data_prep.sources.texts import local_text
 from data_prep.sources.xml_pairs import is_in, iter_xml_pairs
-from dstransformer.data import Corpus
 from dstransformer.errors import DataError
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header/><body>\n'
@@ -127,13 +125,3 @@ def test_memory_does_not_grow_with_the_file(path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 400_000, peak
-
-
-def test_a_corpus_from_a_translation_memory(tmp_path: Path) -> None:
-    units = [unit(("en-US", sentence(n, ENGLISH)), ("de-DE", sentence(n, GERMAN))) for n in range(200)]
-    (tmp_path / "x.tmx.gz").write_bytes(gzip.compress(memory(*units).encode()))
-    given = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--valid-size", "9", "--vocab-size", "330"]
-    assert build(*given, "--train", tmp_path / "x.tmx.gz", "--out", tmp_path / "c") == 0
-    corpus = Corpus.open(tmp_path / "c")
-    assert len(corpus.split("train")) == 191
-    assert corpus.manifest.sources[0].inputs[0].name == "x.tmx.gz"

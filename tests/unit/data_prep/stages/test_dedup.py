@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from data_prep.stages.dedup import (
-    bucket_bits,
     filtered_chunk,
     first_occurrences,
     list_buckets,
@@ -40,7 +39,3 @@ def test_buckets_find_the_first_of_each_hash(
     wanted[np.unique(together, return_index=True)[1]] = True
     assert found.tolist() == wanted.tolist()
     assert distinct == wanted.sum()
-
-
-def test_a_bucket_holds_about_four_million_hashes() -> None:
-    assert [bucket_bits(rows) for rows in (0, 1, 4_000_000, 4_000_001, 8_000_001, 10**9)] == [0, 0, 0, 1, 2, 8]

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from datasketch import MinHash, MinHashLSH
-from support.data.prep import build, contents, refuses
+from support.data.prep import build, contents
 
 from data_prep.grammar.grammar import generate_pairs
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages import clean, near_duplicates
 from data_prep.stages.clean import clean_text
-from data_prep.stages.near_duplicates import choose_bands, drop_near_duplicates, jaccard, minhash, shingle
+from data_prep.stages.near_duplicates import choose_bands, drop_near_duplicates, jaccard, shingle
 from data_prep.store import pairs as pairs_module
 from data_prep.store.pairs import SCHEMA, Chunk, PairsWriter, iter_pairs, join_pairs
 from dstransformer.data import Manifest
@@ -54,6 +54,10 @@ def find(path: Path, pairs: Pairs, workers: int = 1, **options: object) -> list[
     assert left == sorted(left)
     assert found.examples == [pairs[row] for row in dropped[:5]]
     return dropped
+
+
+def draw(count: int, seed: int) -> Pairs:
+    return [pair[:2] for pair in generate_pairs(count, seed)]
 
 
 def with_near_duplicates(pairs: Pairs) -> Pairs:
@@ -94,7 +98,7 @@ def test_the_first_is_kept_and_case_does_not_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("threshold", [0.5, 0.8])
 def test_no_pair_is_dropped_below_the_threshold_and_few_are_missed(tmp_path: Path, threshold: float) -> None:
-    pairs = with_near_duplicates(generate_pairs(400, seed=3))
+    pairs = with_near_duplicates(draw(400, seed=3))
     options = CleanOptions(near_duplicates=threshold)
     wanted = brute_force(pairs, options)
     found = find(tmp_path / "train.arrow", pairs, near_duplicates=threshold)
@@ -103,7 +107,7 @@ def test_no_pair_is_dropped_below_the_threshold_and_few_are_missed(tmp_path: Pat
 
 
 def test_workers_and_buckets_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = with_near_duplicates(generate_pairs(3400, seed=4))
+    pairs = with_near_duplicates(draw(3400, seed=4))
     one = find(tmp_path / "train.arrow", pairs)
     assert len(one) > 400
     monkeypatch.setattr(near_duplicates, "_BUCKET_ENTRIES", 900)
@@ -148,17 +152,6 @@ def test_an_interrupted_search_goes_on_from_its_chunks(
     assert Manifest.load(tmp_path / "corpus").cleaning.dropped["near_duplicate"] > 0
 
 
-def test_entries_keep_the_bits_that_their_bucket_does_not_have() -> None:
-    keys = np.random.default_rng(1).integers(1 << 63, size=1000, dtype=np.uint64) * np.uint64(2)
-    for bits in (0, 1, 5):
-        entries, counts = near_duplicates.split_into_buckets(keys, 7, bits)
-        buckets = np.repeat(np.arange(1 << bits, dtype=np.uint64), counts)
-        rows = (entries & np.uint64(0xFFFFFFFF)).astype(np.int64) - 7
-        assert sorted(rows.tolist()) == list(range(1000))
-        high = buckets << np.uint64(32) | entries >> np.uint64(32)
-        assert (high == keys[rows] >> np.uint64(32 - bits)).all()
-
-
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no {MULTI30K}; set DST_SHARED_DATA")
 def test_datasketch_finds_the_same_in_real_text(tmp_path: Path) -> None:
     sides = [list(islice(iter_lines(MULTI30K / f"train.{side}.gz"), 2000)) for side in ("en", "de")]
@@ -179,28 +172,8 @@ def test_datasketch_finds_the_same_in_real_text(tmp_path: Path) -> None:
     assert len(set(ours) ^ set(theirs)) <= 0.02 * len(theirs)
 
 
-def test_signatures_estimate_the_likeness() -> None:
-    options = CleanOptions(near_duplicates=0.8)
-    pairs = with_near_duplicates(generate_pairs(300, seed=5))
-    texts = ["\n".join(pair) for pair in pairs]
-    signatures = minhash([shingle(text, options) for text in texts], 1024, seed=7)
-    changed = range(300, 360)
-    estimates = [(signatures[row] == signatures[(row - 300) * 5]).mean() for row in changed]
-    exact = [jaccard(texts[row], texts[(row - 300) * 5], options) for row in changed]
-    assert np.abs(np.array(estimates) - exact).max() < 5 * np.sqrt(0.25 / 1024)
-
-
-def test_bands_are_as_wide_as_the_threshold_allows() -> None:
-    assert choose_bands(0.8) == (18, 7)
-    assert choose_bands(1.0) == (1, 128)
-    for threshold in np.linspace(0.5, 1, 51):
-        bands, size = choose_bands(float(threshold))
-        assert (1 - threshold**size) ** bands <= near_duplicates.MAX_MISSED
-        assert bands * size <= near_duplicates.HASHES
-
-
 def test_cleaning_counts_them_keeps_examples_and_the_first_source_goes_first(tmp_path: Path) -> None:
-    pairs = generate_pairs(20, seed=6)
+    pairs = draw(20, seed=6)
     again = [(f"{src} ", f"{tgt} !") for src, tgt in pairs[:6]]
     write_pairs(tmp_path / "read" / "train.arrow", [*pairs, pairs[0], *again], [0] * 20 + [1] * 7)
     write_pairs(tmp_path / "read" / "validation.arrow", [pairs[0], (pairs[1][0], again[1][1])])
@@ -248,17 +221,3 @@ def test_a_killed_run_is_no_hindrance_and_recipes_have_the_rule(tmp_path: Path, 
     assert manifest.cleaning.dropped["near_duplicate"] == manifest.cleaning.read - manifest.cleaning.kept > 0
     assert manifest.options["near_duplicates"] == 0.5
     assert not work.exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--near-duplicates", "0.4"], "argument --near-duplicates: '0.4' is not a number from 0.5 to 1"),
-        (["--near-size", "3"], "--near-size needs --near-duplicates"),
-    ],
-)
-def test_a_bad_option_is_refused(
-    flags: list[str], said: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status = build(*options, *flags, "--out", tmp_path / "corpus")
-    assert said in refuses(capsys, status)

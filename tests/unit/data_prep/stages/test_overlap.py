@@ -77,16 +77,6 @@ def test_overlap_is_dropped_if_asked(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "is a corpus built from other inputs" in refuses(capsys, build(*options, "--out", out))
 
 
-def test_single_stages_report_and_drop_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    work, options = ["--work", str(tmp_path / "work")], write(tmp_path)
-    at = options.index("--vocab-size")
-    assert main(["read", *work, *options[:at], *options[at + 2 :]]) == 0
-    assert main(["clean", *work]) == 0
-    assert "80.0% of its sentences" in capsys.readouterr().err
-    assert main(["clean", *work, "--drop-overlap"]) == 0
-    assert "dropped: overlap" in capsys.readouterr().out
-
-
 def test_dropping_the_whole_training_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = write(tmp_path)
     (tmp_path / "valid.src").write_text((tmp_path / "train.src").read_text())

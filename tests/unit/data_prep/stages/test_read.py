@@ -12,7 +12,7 @@ from data_prep.sources.opening import open_parts
 from data_prep.stages.clean import normalise
 from data_prep.stages.read import ReadReport, read_text, unknown_codes
 from data_prep.store.pairs import iter_pairs
-from dstransformer.errors import DataError, UserError
+from dstransformer.errors import UserError
 from dstransformer.io.progress import Progress
 
 NOTHING = FilesOptions(src_lang="en", tgt_lang="de", valid_size=3, test_size=2)
@@ -71,16 +71,6 @@ def test_the_seed_chooses_what_is_held_out(tmp_path: Path) -> None:
         folder.mkdir()
         chosen.append(read(folder, lines, seed=seed)[1]["validation"])
     assert chosen[0] == chosen[1] != chosen[2]
-
-
-def test_an_empty_gzip_is_refused(tmp_path: Path) -> None:
-    import gzip
-
-    empty = tmp_path / "empty.tsv.gz"
-    empty.write_bytes(gzip.compress(b""))
-    options = NOTHING.model_copy(update={"train": (empty,)})
-    with pytest.raises(DataError, match=r"empty\.tsv\.gz is empty"):
-        read_text(open_parts({"files": options}), tmp_path, workers=1, progress=Progress())
 
 
 def test_codes_of_no_language_are_told_from_those_that_are_meant() -> None:

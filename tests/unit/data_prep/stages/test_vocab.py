@@ -54,20 +54,6 @@ def test_an_impossible_size_is_refused_with_one_that_fits(
     assert make(train, tmp_path / "model", options.model_copy(update={"vocab_size": named})).vocab_size == named
 
 
-def test_the_sample_has_the_requested_size(train: Path) -> None:
-    from data_prep.stages.vocab import _sample_lines
-
-    everything = list(_sample_lines(train, 1600, OPTIONS))
-    options = OPTIONS.model_copy(update={"tokenizer_sample": 300})
-    sample = list(_sample_lines(train, 1600, options))
-    assert everything[:2] == ["the number 0 is greater than 0", "die Zahl 0 ist größer als 0"]
-    assert len(everything) == 1600
-    assert len(sample) == 300
-    assert sample == [line for line in everything if line in set(sample)]
-    other = options.model_copy(update={"tokenizer_seed": 2})
-    assert sample == list(_sample_lines(train, 1600, options)) != list(_sample_lines(train, 1600, other))
-
-
 def test_every_part_of_a_large_text_gives_its_share_to_the_sample(tmp_path: Path) -> None:
     from data_prep.stages.vocab import _sample_lines
 

@@ -57,11 +57,6 @@ def test_held_out_text_without_any_text_is_refused(capsys: pytest.CaptureFixture
     assert "every line of the target side of the validation text is empty" in message
 
 
-def test_options_given_twice_are_refused(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-    message = refuses(capsys, build(*options, "--out", "first", "--out", "second"))
-    assert "--out: given twice, as first and second: choose one" in message
-
-
 def test_files_that_datasets_needs_are_missed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", [([5, 6], [7]), ([8], [9])])
     (corpus / "dataset_dict.json").unlink()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from data_prep.workers.pool import list_results, run_tasks
+from data_prep.workers import list_results, run_tasks
 from dstransformer.errors import DataError, DstError
 
 TASKS = range(20)

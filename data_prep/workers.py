@@ -1,7 +1,8 @@
-"""Workers on many machines: those of a cluster of Dask's ``distributed``, which is imported only for ``--cluster``.
+"""Runs the tasks of a stage: in processes on this machine, or on many machines, the workers of a cluster of Dask.
 
-Dask sends tasks to the workers, and sends them again if a worker is lost. Text does not pass through it: workers read
-and write the work folder, which all machines share.
+The processes exit when the command exits, however it does, and leave the handling of interrupts to it. Dask's
+``distributed``, imported only for ``--cluster``, sends tasks to its workers, and sends them again if a worker is lost.
+Text does not pass through it: workers read and write the work folder, which all machines share.
 """
 
 from __future__ import annotations
@@ -9,27 +10,38 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import multiprocessing
 import os
 import platform
+import signal
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Future, InvalidStateError, ProcessPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dstransformer
-from data_prep.workers.pool import Workers
 from dstransformer.errors import ConfigError, DstError, UserError, counted
 from dstransformer.io.json_text import JsonError, read_json
 from dstransformer.io.progress import Progress
 
 if TYPE_CHECKING:
     from distributed import Client
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+# Tasks queued for each process or thread of a worker, and on a cluster at least: enough to keep them busy, few enough
+# to bound memory.
+_QUEUED_EACH, _MIN_QUEUED = 3, 64
 
 #: Seconds to wait for the scheduler; for the first worker, whose machine may have to be started; for a lost worker
 #: before a message is printed.
@@ -44,10 +56,129 @@ _WATCH_SECONDS = 0.5
 #: tasks of killed workers, by default three times (``distributed.scheduler.allowed-failures``).
 _MAX_RETRIES = 2
 
-#: Tasks queued for each thread, and in all at least.
-_QUEUED_PER_THREAD, _MIN_QUEUED = 3, 64
-
 _AGAIN = "the same command resumes from what is finished"
+
+
+@contextmanager
+def run_tasks(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: Workers
+) -> Iterator[Iterator[Result]]:
+    """Run ``function`` on each task. Yields an iterator over the results, in the order of the tasks.
+
+    Function, tasks and results are pickled, so they should be small: what is large is read and written by the workers.
+    Tasks that have not begun when the block ends are cancelled.
+
+    Raises:
+        DstError: In the block: a worker was killed, or the scheduler of the cluster is lost.
+    """
+    if isinstance(workers, Cluster):
+        with closing(_iter_results(function, tasks, workers, workers.max_queued)) as results:
+            yield results
+        return
+    processes = min(workers, len(tasks))
+    if processes < 2:
+        yield map(function, tasks)
+        return
+    pool = ProcessPoolExecutor(processes, initializer=_init_process)
+    try:
+        with closing(_iter_results(function, tasks, pool, _QUEUED_EACH * processes)) as results:
+            yield results
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def list_results(function: Callable[[Task], Result], tasks: Sequence[Task], workers: Workers) -> list[Result]:
+    """Run ``function`` on each task, see :func:`run_tasks`, and return the results."""
+    with run_tasks(function, tasks, workers) as results:
+        return list(results)
+
+
+def _iter_results(
+    function: Callable[[Task], Result], tasks: Sequence[Task], executor: ProcessPoolExecutor | Cluster, max_queued: int
+) -> Generator[Result, None, None]:
+    pending: deque[Future[Result]] = deque()
+    result: Callable[[Future[Result]], Result] = executor.result if isinstance(executor, Cluster) else Future.result
+    try:
+        for task in tasks:
+            with _signals_blocked():  # a pool starts processes on submission
+                pending.append(executor.submit(function, task))
+            if len(pending) > max_queued:
+                yield result(pending.popleft())
+        while pending:
+            yield result(pending.popleft())
+    except BrokenExecutor:
+        raise DstError(
+            "a worker process was killed, perhaps because memory ran out: run the command again, with fewer --workers"
+        ) from None
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def run_in_process(function: Callable[[], bytes]) -> bytes:
+    """Run ``function`` in a separate process, so that a long call can be interrupted; return or raise its outcome.
+
+    The process has none of this one's threads and libraries: SentencePiece crashes in a copy of a process that has used
+    PyTorch.
+
+    Raises:
+        DstError: The process was killed.
+    """
+    context = multiprocessing.get_context("forkserver")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_outcome, args=(function, sender))
+    with _signals_blocked():
+        process.start()
+    sender.close()
+    try:
+        outcome: bytes | Exception = receiver.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        raise DstError(
+            f"the process that trains the vocabulary {how}, perhaps because memory ran out: "
+            "run the command again, with a smaller --tokenizer-sample"
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _send_outcome(function: Callable[[], bytes], sender: Connection) -> None:
+    _init_process()
+    try:
+        outcome: bytes | Exception = function()
+    except Exception as error:
+        outcome = error
+    sender.send(outcome)
+
+
+def _init_process() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    """Exit when the parent is killed; this process would wait forever for work."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block signals, also in processes started in the block; this process receives them after it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -201,73 +332,73 @@ def _watch(client: Client, workers: Cluster, done: threading.Event, progress: Pr
                 reported = lost
 
 
-class Cluster(Executor):
-    """Runs tasks on the workers of a cluster."""
+class Cluster:
+    """Runs tasks on the workers of a cluster: Dask's executor, whose errors are explained.
+
+    Attributes:
+        max_queued: Maximum number of queued tasks.
+    """
 
     def __init__(self, client: Client, address: str, work: Path) -> None:
         """Take the workers of ``client``, whose scheduler is at ``address``, for work in the folder ``work``."""
         self._executor = client.get_executor(retries=_MAX_RETRIES, pure=False)
-        #: Maximum number of queued tasks: enough to keep all workers busy, few enough to bound memory.
-        self.max_queued = max(_MIN_QUEUED, _QUEUED_PER_THREAD * sum(client.nthreads().values()))
-        self._gone = BrokenExecutor(f"the scheduler at {address} is gone: start it and its workers again; {_AGAIN}")
+        self.max_queued = max(_MIN_QUEUED, _QUEUED_EACH * sum(client.nthreads().values()))
+        self._gone = DstError(f"the scheduler at {address} is gone: start it and its workers again; {_AGAIN}")
         self._work = work
         self._lock = threading.Lock()
         self._pending: set[Future[Any]] = set()
         self._lost = False
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **given: Any) -> Future[Any]:
-        """See ``Executor.submit``. A lost cluster is a ``BrokenExecutor``."""
+    def submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
+        """Queue a task.
+
+        Raises:
+            DstError: The scheduler is lost.
+        """
         with self._lock:
             if self._lost:
                 raise self._gone
-            outcome: Future[Any] = Future()
-            self._pending.add(outcome)
-        remote = self._executor.submit(_run, _versions(), self._work, function, *args, **given)
-        remote.add_done_callback(lambda remote: self._pass_on(remote, outcome))
-        outcome.add_done_callback(lambda outcome: remote.cancel() if outcome.cancelled() else None)
-        return outcome
+            future: Future[Result] = self._executor.submit(_run, _versions(), self._work, function, task)
+            self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
 
     def fail_all(self) -> None:
         """Fail all tasks: the scheduler is lost. Dask may wait forever for the result of one that was just finished."""
         with self._lock:
             self._lost = True
-            pending = list(self._pending)
-        for outcome in pending:
-            self._end(outcome, self._gone)
+        for future in list(self._pending):
+            with suppress(InvalidStateError):
+                future.set_exception(self._gone)
 
-    def _pass_on(self, remote: Future[Any], outcome: Future[Any]) -> None:
+    def result(self, future: Future[Result]) -> Result:
+        """Wait for a task.
+
+        Raises:
+            DstError: The scheduler is lost, workers died at the task, or one lacks a package.
+        """
         from distributed import KilledWorker
 
-        if remote.cancelled():
-            self._end(outcome, self._gone)
-            return
-        error = remote.exception()
-        if isinstance(error, KilledWorker):
-            error = BrokenExecutor(
+        try:
+            return future.result()
+        except CancelledError:
+            raise self._gone from None
+        except KilledWorker as error:
+            raise DstError(
                 f"{counted(error.allowed_failures + 1, 'worker')} died at the same task, the last one at "
                 f"{error.last_worker.address}, perhaps because memory ran out: give each worker more; {_AGAIN}"
-            )
-        elif isinstance(error, ImportError):
-            error = DstError(
+            ) from None
+        except ImportError as error:
+            raise DstError(
                 f"a worker cannot import dstransformer and what it needs ({error}): install it on all machines"
-            )
-        self._end(outcome, error, None if error else remote.result())
-
-    def _end(self, outcome: Future[Any], error: BaseException | None, result: Any = None) -> None:
-        """End a task, unless it has ended."""
-        with self._lock:
-            if outcome not in self._pending:
-                return
-            self._pending.remove(outcome)
-        if not outcome.set_running_or_notify_cancel():
-            return
-        if error is None:
-            outcome.set_result(result)
-        else:
-            outcome.set_exception(error)
+            ) from None
 
 
-def _run(versions: tuple[str, ...], work: Path, function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+#: A number of processes on this machine, or a cluster.
+Workers = int | Cluster
+
+
+def _run(versions: tuple[str, ...], work: Path, function: Callable[[Task], Result], task: Task) -> Result:
     """Run a task on a worker, if it has the same versions and the work folder.
 
     A fault of one machine is not a ``UserError``: the chunks that others have finished would be removed after that.
@@ -285,7 +416,7 @@ def _run(versions: tuple[str, ...], work: Path, function: Callable[..., Any], *a
             "same path"
         )
     try:
-        return function(*args, **given)
+        return function(task)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise

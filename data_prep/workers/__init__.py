@@ -1,1 +1,0 @@
-"""Where the work of a stage is done: processes of this machine, or a cluster."""
