@@ -44,6 +44,7 @@ def build_trainer(
         corpus.tokenizer.src.vocab_size,
     )
     checkpoints = CheckpointManager(setup.checkpoints, config, corpus.tokenizer, provenance, session, tracker)
+    cost = CostMeter(config, corpus.tokenizer.vocab_size, world.world_size)
     return Trainer(
         config=config,
         state=setup.initial_state,
@@ -54,8 +55,8 @@ def build_trainer(
         checkpoints=checkpoints,
         recovery=Recovery(config.training, setup.precision, checkpoints, session, tracker),
         early_stopping=EarlyStopping(config.validation),
-        metrics=TrainingMetrics(world, DeviceUse(config, corpus.tokenizer.vocab_size, setup.precision, world)),
-        cost=CostMeter(config, corpus.tokenizer.vocab_size, world.world_size),
+        metrics=TrainingMetrics(world, DeviceUse(cost, setup.precision, world)),
+        cost=cost,
         tracker=tracker,
         session=session,
     )

@@ -52,7 +52,6 @@ class TrainingMetrics:
         if not nonfinite:
             self._losses.append(torch.stack([one for one in result.losses if one is not None]))
             self._loss_tokens += update.tgt_tokens
-        self._device_use.add(update.sums)
         self._updates += 1
         self._src_tokens += update.src_tokens
         self._tgt_tokens += update.tgt_tokens
@@ -104,60 +103,6 @@ class TrainingMetrics:
         self._began = self._last = time.monotonic()
 
 
-class DeviceUse:
-    """Adds up the operations of updates, and compares them with what the GPUs could do. On a CPU it says nothing.
-
-    Args:
-        config: The experiment.
-        vocab_size: Number of pieces of the tokenizer.
-        precision: The precision of the forward and backward pass.
-        world: The process group. Its GPUs are taken to be like that of this rank.
-    """
-
-    def __init__(self, config: Config, vocab_size: int, precision: Precision, world: World) -> None:
-        self._config = config
-        self._rows = config.model.embedding_rows(vocab_size)
-        self._devices = world.world_size
-        self._device = world.device if world.device.type == "cuda" else None
-        is_half = self._device is not None and precision != "fp32"  # data sheets give the peak of half precision
-        self._peak = datasheet_peak(torch.cuda.get_device_name(self._device)) if is_half else None
-        self._flops = 0
-
-    def clear(self) -> None:
-        """Forget the updates so far."""
-        self._flops = 0
-
-    def add(self, sums: LengthSums) -> None:
-        """Count an update with these sentences, over all ranks."""
-        self._flops += update_flops(self._config, self._rows, sums)
-
-    def metrics(self, seconds: float) -> dict[str, float]:
-        """``memory_gib`` and ``mfu`` of the updates added, which took so many seconds.
-
-        The memory is what nvidia-smi shows of this rank's GPU, other processes included. MFU (Chowdhery et al., 2022)
-        is the operations of forward and backward pass, without what is computed again, over the GPUs' dense peak in
-        half precision; not in fp32, and not for a GPU that :func:`datasheet_peak` does not know.
-        """
-        if self._device is None:
-            return {}
-        free, total = torch.cuda.mem_get_info(self._device)
-        metrics = {"memory_gib": (total - free) / 2**30}
-        if self._peak is not None:
-            metrics["mfu"] = self._flops / (seconds * self._devices * self._peak)
-        return metrics
-
-
-def update_flops(config: Config, rows: int, sums: LengthSums) -> int:
-    """Operations of an update, of both passes with R-Drop.
-
-    Args:
-        config: The experiment.
-        rows: Rows of the softmax matrix.
-        sums: The sentences of the update.
-    """
-    return config.loss.passes * training_flops(config.model, rows, sums)
-
-
 class CostMeter:
     """Adds up the cost of a run, and the tokens that this process has seen.
 
@@ -167,6 +112,9 @@ class CostMeter:
         config: The experiment.
         vocab_size: Number of pieces of the tokenizer.
         devices: Number of processes.
+
+    Attributes:
+        flops: Operations of the updates that this process has taken part in, over all ranks; both passes of R-Drop.
     """
 
     def __init__(self, config: Config, vocab_size: int, devices: int) -> None:
@@ -174,7 +122,7 @@ class CostMeter:
         self._rows = config.model.embedding_rows(vocab_size)
         self._devices = devices
         self._spent = Cost()
-        self._flops = 0
+        self.flops = 0
         self._tokens = 0
         self._began: float | None = None
 
@@ -188,7 +136,7 @@ class CostMeter:
 
     def add(self, sums: LengthSums) -> None:
         """Count an update with these sentences, over all ranks."""
-        self._flops += update_flops(self._config, self._rows, sums)
+        self.flops += self._config.loss.passes * training_flops(self._config.model, self._rows, sums)
         self._tokens += sums.src_tokens + sums.tgt_tokens
 
     @property
@@ -196,7 +144,7 @@ class CostMeter:
         """The cost up to now. On ranks other than 0 the time may differ a little; rank 0's is the one on record."""
         return replace(
             self._spent,
-            flops=self._spent.flops + self._flops,
+            flops=self._spent.flops + self.flops,
             device_seconds=self._spent.device_seconds + self._seconds * self._devices,
         )
 
@@ -212,3 +160,40 @@ class CostMeter:
     @property
     def _seconds(self) -> float:
         return 0.0 if self._began is None else time.monotonic() - self._began
+
+
+class DeviceUse:
+    """Compares the operations of updates with what the GPUs could do. On a CPU it says nothing.
+
+    Args:
+        cost: Counts the operations.
+        precision: The precision of the forward and backward pass.
+        world: The process group. Its GPUs are taken to be like that of this rank.
+    """
+
+    def __init__(self, cost: CostMeter, precision: Precision, world: World) -> None:
+        self._cost = cost
+        self._devices = world.world_size
+        self._device = world.device if world.device.type == "cuda" else None
+        is_half = self._device is not None and precision != "fp32"  # data sheets give the peak of half precision
+        self._peak = datasheet_peak(torch.cuda.get_device_name(self._device)) if is_half else None
+        self._before = cost.flops
+
+    def clear(self) -> None:
+        """Forget the updates so far."""
+        self._before = self._cost.flops
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """``memory_gib`` and ``mfu`` of the updates since the last :meth:`clear`, which took so many seconds.
+
+        The memory is what nvidia-smi shows of this rank's GPU, other processes included. MFU (Chowdhery et al., 2022)
+        is the operations of forward and backward pass, without what is computed again, over the GPUs' dense peak in
+        half precision; not in fp32, and not for a GPU that :func:`datasheet_peak` does not know.
+        """
+        if self._device is None:
+            return {}
+        free, total = torch.cuda.mem_get_info(self._device)
+        metrics = {"memory_gib": (total - free) / 2**30}
+        if self._peak is not None:
+            metrics["mfu"] = (self._cost.flops - self._before) / (seconds * self._devices * self._peak)
+        return metrics

@@ -84,9 +84,11 @@ def test_mfu_is_the_share_of_the_peak_of_all_gpus(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (19 * 2**30, 79 * 2**30))
     world: Any = SimpleNamespace(device=torch.device("cuda", 0), world_size=4)
-    use = DeviceUse(CONFIG, 400, precision, world)
-    use.add(SUMS)
-    use.add(SUMS)
+    cost = CostMeter(CONFIG, 400, devices=4)
+    cost.resume(Cost(flops=10**18))
+    use = DeviceUse(cost, precision, world)
+    cost.add(SUMS)
+    cost.add(SUMS)
     found = use.metrics(0.5)
     assert found.pop("memory_gib") == 60.0
     flops = 2 * training_flops(MODEL, 400, SUMS)
@@ -97,6 +99,4 @@ def test_mfu_is_the_share_of_the_peak_of_all_gpus(
 
 def test_a_cpu_has_neither() -> None:
     world: Any = SimpleNamespace(device=torch.device("cpu"), world_size=2)
-    use = DeviceUse(CONFIG, 400, "bf16", world)
-    use.add(SUMS)
-    assert use.metrics(1.0) == {}
+    assert DeviceUse(CostMeter(CONFIG, 400, devices=2), "bf16", world).metrics(1.0) == {}
