@@ -140,7 +140,9 @@ def with_paths(text: str, paths: dict[str, str]) -> str:
 
 
 def contents(folder: Path) -> dict[Path, tuple[int, int]]:
-    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
+    """All paths but those of locks; of files, when they changed and their sizes."""
+    paths = {path: path.stat() for path in folder.rglob("*") if path.name != ".lock"}
+    return {path: (stat.st_mtime_ns, stat.st_size) if path.is_file() else (0, 0) for path, stat in paths.items()}
 
 
 def assert_refused(
@@ -175,10 +177,10 @@ def test_a_command_line_is_refused(
 
 @pytest.mark.parametrize(("changes", "parts"), RESUMES)
 def test_a_run_is_not_resumed_by_another_command(
-    changes: list[str], parts: list[str], paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+    changes: list[str], parts: list[str], plain_copy: Path, paths: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = plain_options(Path(paths["CORPUS"]), Path(paths["RUN"]), *changes)
-    assert_refused(command, parts, paths, capsys, in_a_process)
+    paths |= {"RUN": str(plain_copy), "BUNDLE": str(plain_copy / "bundle")}
+    assert_refused(plain_options(Path(paths["CORPUS"]), plain_copy, *changes), parts, paths, capsys, in_a_process)
 
 
 @pytest.mark.parametrize(("variables", "parts"), VARIABLES)
