@@ -147,18 +147,17 @@ class RunModels:
                 files,
                 run_id=self._run_id,
                 model_id=model.model_id,
-                example=record.get("example"),
-                trees=record.get("trees", False),
+                example=record["example"],
+                trees=record["trees"],
                 metadata={"step": record["step"], "run": str(self._run_folder.absolute())},
             )
             self._client.log_model_artifacts(model.model_id, str(files))
         self._link(model, record["step"])
-        scores = record.get("scores") or [{"metrics": record.get("metrics", {}), "time": record["time"]}]
-        for part in scores:
+        for part in record["scores"]:
             self.log_scores(model.model_id, part, record["step"])
-        note = bundle_note(record.get("description", ""), without_secrets(self._tracking_uri), model.model_id)
-        tags = {f"{SIGNATURE_TAG}{name}": text for name, text in record.get("signatures", {}).items()}
-        tags |= {SCORE_TAG: record.get("main", ""), NOTE_TAG: note}
+        note = bundle_note(record["description"], without_secrets(self._tracking_uri), model.model_id)
+        tags = {f"{SIGNATURE_TAG}{name}": text for name, text in record["signatures"].items()}
+        tags |= {SCORE_TAG: record["main"], NOTE_TAG: note}
         self._client.set_logged_model_tags(model.model_id, tags)
         self._client.finalize_logged_model(model.model_id, "READY")
 

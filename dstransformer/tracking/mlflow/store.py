@@ -21,7 +21,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
-from dstransformer.io.files import path_inside
 from dstransformer.tracking.metrics_log import METRICS_NAME
 from dstransformer.tracking.mlflow.location import TrackingState, artifact_location, sqlite_path
 from dstransformer.tracking.mlflow.models import KEY_TAG, NOTE_TAG, RunModels, register
@@ -56,7 +55,6 @@ class MlflowStore:
             "metrics": self._metrics,
             "tags": self._tags,
             "text": self._text,
-            "file": self._file,
             "dataset": self._dataset,
             "table": self._table,
             "register": self._register,
@@ -193,10 +191,6 @@ class MlflowStore:
 
     def _text(self, record: Record) -> None:
         self._client.log_text(self.run_id, record["text"], record["file"])
-
-    def _file(self, record: Record) -> None:
-        """Upload a file of the run folder."""
-        self._client.log_artifact(self.run_id, str(path_inside(self._run_folder, record["path"])))
 
     def _dataset(self, record: Record) -> None:
         dataset = Dataset(

@@ -17,8 +17,6 @@ from dstransformer.tracking.mlflow.outbox import (
 )
 from dstransformer.tracking.mlflow.tracked_run import lacks_end, last_record_time
 
-#: A run folder as the version before the outbox wrote it: six records sent, four pending.
-
 
 def metrics(step: int, count: int = 1) -> Record:
     return {"op": "metrics", "metrics": [[f"m{index}", 1.0, 0, step] for index in range(count)]}
