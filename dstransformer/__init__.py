@@ -6,11 +6,12 @@ module at first use (PEP 562), so ``import dstransformer`` loads nothing else an
 
 __version__ = "0.1.0"
 
-__all__ = ["Corpus", "Parser", "TrainRequest", "Translator", "load_config", "open_bundle", "train"]
+__all__ = ["Corpus", "MarkupTranslator", "Parser", "TrainRequest", "Translator", "load_config", "open_bundle", "train"]
 
 _MODULES = {
     "Corpus": "data",
-    "Parser": "decoding",
+    "MarkupTranslator": "extras.markup.translator",
+    "Parser": "extras.parsing.parser",
     "TrainRequest": "training.setup",
     "Translator": "decoding",
     "load_config": "config",
@@ -22,7 +23,9 @@ TYPE_CHECKING = False  # as in typing, which takes longer to import than all of 
 if TYPE_CHECKING:
     from dstransformer.config import load_config
     from dstransformer.data import Corpus
-    from dstransformer.decoding import Parser, Translator
+    from dstransformer.decoding import Translator
+    from dstransformer.extras.markup.translator import MarkupTranslator
+    from dstransformer.extras.parsing.parser import Parser
     from dstransformer.model import open_bundle
     from dstransformer.training.run import train
     from dstransformer.training.setup import TrainRequest

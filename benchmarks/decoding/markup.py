@@ -22,10 +22,10 @@ import torch
 from benchmarks.lib.bars import print_at_least
 from benchmarks.lib.machine import count_cores
 from dstransformer.data.alignment import Link
-from dstransformer.data.markup import parse_markup
-from dstransformer.data.tag_placement import place_tags
-from dstransformer.decoding import Translator
 from dstransformer.decoding.aligner import Aligner
+from dstransformer.extras.markup.markup import parse_markup
+from dstransformer.extras.markup.tag_placement import place_tags
+from dstransformer.extras.markup.translator import MarkupTranslator
 
 BAR = 0.99
 
@@ -66,9 +66,7 @@ def main(options: argparse.Namespace) -> None:
     ]
     report("in the reference translation", examples, found)
     print(f"aligned in {seconds:.1f} s")
-    translations = Translator.load(options.bundle, device="cpu").translate(
-        [one.marked for one in examples], markup=True
-    )
+    translations = MarkupTranslator.load(options.bundle, device="cpu").translate([one.marked for one in examples])
     same = [
         (one, text)
         for one, text in zip(examples, translations, strict=True)

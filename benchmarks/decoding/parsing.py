@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from benchmarks.lib.machine import count_cores
-from dstransformer.decoding import Parser
 from dstransformer.decoding.commands import load_translator
-from dstransformer.decoding.constraint import TreeConstraint
-from dstransformer.parsing.brackets import score_trees
-from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import TOP, Tree, normalise, parse_tree, read_trees
+from dstransformer.extras.parsing.brackets import score_trees
+from dstransformer.extras.parsing.constraint import TreeConstraint
+from dstransformer.extras.parsing.linearise import Linearisation
+from dstransformer.extras.parsing.parser import Parser
+from dstransformer.extras.parsing.trees import TOP, Tree, normalise, parse_tree, read_trees
 
 BARE = Linearisation("xx", "label")
 

@@ -15,8 +15,8 @@ from data_prep.sources.finding import Stats, read_unchanged
 from data_prep.store.pairs import text_table
 from dstransformer.data import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
+from dstransformer.extras.parsing.trees import TOP, Tree, find_tree_files, iter_trees, normalise
 from dstransformer.io.files import file_sha256
-from dstransformer.parsing.trees import TOP, Tree, find_tree_files, iter_trees, normalise
 
 Trees = Iterator[Tree]
 

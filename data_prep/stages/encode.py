@@ -28,7 +28,6 @@ from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers import Workers, run_tasks
 from dstransformer.data import (
     FORMAT_VERSION,
-    UNK_ID,
     CleaningReport,
     CorpusWriter,
     InputFile,
@@ -43,8 +42,6 @@ from dstransformer.data import (
 from dstransformer.data.directions import common_language
 from dstransformer.errors import DataError
 from dstransformer.io.progress import Progress
-from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import parse_tree
 
 # Maximum share of unknown tokens without a warning.
 _MAX_UNKNOWN = 0.01
@@ -354,11 +351,10 @@ def encode_pairs(
         The ids, the part, with ``aligned`` the alignment, and the text: ``src_text`` with its tag if every pair is
         kept, as held-out text is stored.
     """
-    sentences, trees = text.tagged(table), text.trees
-    words = sentences if trees is None else [trees.sentence(sentence.split(" ")) for sentence in sentences]
-    src = _column(tokenizer.src.encode(words, threads=1))
+    sentences, form = text.tagged(table), text.form
+    src = _column(tokenizer.src.encode(form.sources(sentences), threads=1))
     texts = table["tgt"].to_pylist()
-    tgt = _column(tokenizer.encode(texts, threads=1) if trees is None else _encode_trees(texts, tokenizer, trees))
+    tgt = _column(form.encode(texts, tokenizer))
     encoded = pa.table({"src": src, "tgt": tgt, "part": table["part"], "tgt_text": table["tgt"]})
     if max_tokens is None:
         return encoded.append_column("src_text", pa.array(sentences, pa.string()))
@@ -372,12 +368,6 @@ def encode_pairs(
         encoded = encoded.append_column("alignment", links)
     longer = pc.max_element_wise(pc.list_value_length(src), pc.list_value_length(tgt))
     return encoded.filter(pc.less_equal(longer, max_tokens))
-
-
-def _encode_trees(texts: list[str], tokenizer: Tokenizer, trees: Linearisation) -> list[list[int]]:
-    """Encode each symbol as its piece; one that is not in the training trees is UNK."""
-    symbols = tokenizer.symbols
-    return [[symbols.get(symbol, UNK_ID) for symbol in trees.write(parse_tree(text))] for text in texts]
 
 
 def _column(ids: list[list[int]]) -> pa.ListArray:

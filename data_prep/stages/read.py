@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import TypeAdapter
 
 import dstransformer
 from data_prep.recipe.options import FilesOptions
@@ -30,7 +29,6 @@ from dstransformer.data import FORMAT_VERSION, Option, PartInfo, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.languages import language
 from dstransformer.io.progress import Advance, Progress
-from dstransformer.parsing.linearise import Linearisation
 
 
 class ReadReport(Report):
@@ -110,9 +108,7 @@ def unknown_codes(languages: Iterable[tuple[str, str]]) -> list[str]:
 def text_format(work: Workspace) -> TextFormat:
     """How the sentences of the sources are written, once they are read."""
     options = work.finished(Read).options
-    trees: Linearisation | None = None
-    if options["source"] == "trees":
-        trees = TypeAdapter(Linearisation).validate_python({name: options[name] for name in ("tags", "closing")})
+    trees = {name: str(options[name]) for name in ("tags", "closing")} if options["source"] == "trees" else None
     return TextFormat(tuple(part.tag for part in work.report(Read).parts), trees)
 
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstransformer.data import MAX_WORDS, WordCounts
+from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import plain_spaces
-from dstransformer.parsing.linearise import Linearisation
 
 # Maximum dropped pairs that are kept as examples of a rule, and maximum characters of each side.
 _MAX_EXAMPLES = 5
@@ -94,11 +94,16 @@ class TextFormat:
 
     Attributes:
         tags: The tag of each part, which its source sentences begin with.
-        trees: How the trees of the target side are written; None for text.
+        trees: What a manifest states about the trees of the target side; None for text.
     """
 
     tags: tuple[str | None, ...]
-    trees: Linearisation | None = None
+    trees: dict[str, str] | None = None
+
+    @property
+    def form(self) -> Form:
+        """How the target side is written."""
+        return read_form({"trees": self.trees})
 
     def tagged(self, table: pa.Table) -> list[str]:
         """The source sentences, each with the tag of its part."""

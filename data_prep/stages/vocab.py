@@ -27,8 +27,6 @@ from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
 from dstransformer.io.progress import Progress
-from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import parse_tree
 
 # Unigram training sums floats per thread, so the number of threads decides the last bits, and the model file records
 # it. With a fixed number every machine trains the same model.
@@ -156,8 +154,8 @@ def make_tokenizer(
         UserError: The text cannot fill the vocabulary, or does not fit into it.
         DataError: The given model cannot be used.
     """
-    trees = text.trees
-    of_trees = collect_symbols(train, trees) if trees else []
+    targets = (one for batch in iter_pairs(train) for one in batch["tgt"].to_pylist())
+    of_trees = sorted(text.form.symbols(targets))
     if clash := set(of_trees) & set(options.symbols):
         raise UserError(f"--symbols {min(clash)}: the trees are written with this symbol; leave it out")
     tags = [f"{SPACE}{tag}" for tag in sorted({tag for tag in text.tags if tag and side != "tgt"})]
@@ -170,7 +168,7 @@ def make_tokenizer(
         kind = "given"
     else:
         symbols = [*of_trees, *tags, *options.symbols]
-        read: Side = "src" if trees else side
+        read: Side = "src" if text.trees else side
         title = f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}{_NAMES[side]}"
         with progress.task(title) as advance:
             lines = count_pairs(train) * len(_columns(read))
@@ -220,15 +218,6 @@ def _unseen(train: Path, symbols: Sequence[str]) -> Sequence[str]:
         if not symbols:
             break
     return symbols
-
-
-def collect_symbols(train: Path, trees: Linearisation) -> list[str]:
-    """The symbols that the trees of the target side are written with, in alphabetical order."""
-    symbols = set(trees.extra_symbols)
-    for batch in iter_pairs(train):
-        for text in batch["tgt"].to_pylist():
-            symbols.update(trees.write(parse_tree(text)))
-    return sorted(symbols)
 
 
 def _columns(side: Side) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""``dst evaluate``: translate or parse test sets and score them."""
+"""``dst evaluate``: translate test sets and score them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_options
-from dstransformer.cli.options import CommandResult, add_decoding, add_target, load_parser, load_translator
+from dstransformer.cli.evaluate_options import INTERVAL, TASKS, add_options, check_options
+from dstransformer.cli.options import CommandResult, add_decoding, add_target, load_translator
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.io.command import Commands, exit_on_sigterm, print_text
 from dstransformer.io.progress import say
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dstransformer.evaluation.systems import SystemResult
     from dstransformer.evaluation.testset import TestSet
     from dstransformer.model import Bundle
-    from dstransformer.parsing.brackets import Tags
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +43,12 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> CommandResult:
-    """Evaluate bundles and outputs of other systems on test sets, follow a run, or score trees."""
+    """Evaluate bundles and outputs of other systems on test sets, follow a run, or do what another task asks for."""
     check_options(options)
     exit_on_sigterm()
-    if options.task == "parsing":
-        return _parse_and_score(options) if options.bundle else _score_trees(options)
+    if options.task in TASKS:
+        result: CommandResult = TASKS[options.task].run(options)
+        return result
     return _evaluate(options) if options.follow is None else _follow(options)
 
 
@@ -64,7 +64,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     if options.significance is not None:
         check_samples(options.significance, options.resamples, _seed(options))
     test_sets = read_test_sets(options.src or [], options.ref or [])
-    with _writing_output(options) as write, contextlib.ExitStack() as held:
+    with writing_output(options, [*(options.src or []), *(options.ref or [])]) as write, contextlib.ExitStack() as held:
         bundles = _open_translators(options.bundle)
         options = _with_target(options, bundles)
         test_sets += _named_sets(options, bundles)
@@ -111,8 +111,7 @@ def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
 
     bundles = [open_bundle(path) for path in paths]
     for bundle in bundles:
-        if bundle.trees is not None:
-            raise DataError(f"{bundle.path} is a parser: score it with --task parsing --gold TREES")
+        bundle.check_translates("score it with --task parsing --gold TREES")
     return bundles
 
 
@@ -326,41 +325,6 @@ def _note(line: str) -> None:
         say(f"dst: {line}")
 
 
-def _score_trees(options: argparse.Namespace) -> CommandResult:
-    from dstransformer.parsing.brackets import score_files
-    from dstransformer.parsing.trees import read_trees
-
-    scores = score_files(read_trees(options.gold), read_trees(options.trees), options.tags or "parsed")
-    return CommandResult(json.dumps(scores.to_json(), indent=2) if options.json else str(scores))
-
-
-def _parse_and_score(options: argparse.Namespace) -> CommandResult:
-    from dstransformer.evaluation.task import evaluate_treebank
-    from dstransformer.io.progress import reporting
-    from dstransformer.model import open_bundle
-    from dstransformer.parsing.trees import read_trees
-
-    gold = read_trees(options.gold)
-    with _writing_output(options) as write:
-        bundle = open_bundle(options.bundle[0])
-        if bundle.trees is None:
-            raise DataError(f"{bundle.path} is a translation model: score it with --task translation")
-        parser = load_parser(options, bundle)
-        if parser.trees.tags != "keep" and options.tags not in (None, "gold"):
-            raise UserError(f"--tags {options.tags}: {bundle.path} writes no tags; leave it out, or give --tags gold")
-        with reporting("sentences", len(gold)) as progress:
-            tags: Tags = options.tags or "punctuation"
-            found = evaluate_treebank(gold, parser, tags=tags, write=write, progress=progress)
-    search = parser.describe()
-    if options.json:
-        record = {**found.scores.to_json(), "seconds": found.seconds, "bundle": str(bundle.path), **search}
-        return CommandResult(json.dumps(record, indent=2))
-    return CommandResult(
-        f"{found.scores}\n{counted(len(gold), 'sentence')} in {found.seconds:.1f} s, beam {search['beam_size']}, "
-        f"length penalty {search['length_penalty']}, {search['precision']} on {search['device']}"
-    )
-
-
 def _warn_of_swapped_sides(options: argparse.Namespace, bundles: Sequence[Bundle]) -> None:
     from dstransformer.io.compression import without_ending
 
@@ -375,17 +339,19 @@ def _warn_of_swapped_sides(options: argparse.Namespace, bundles: Sequence[Bundle
 
 
 @contextlib.contextmanager
-def _writing_output(options: argparse.Namespace) -> Iterator[Callable[[str], None] | None]:
-    """Open ``--output`` and yield a function that writes an output to it; None without that option."""
+def writing_output(options: argparse.Namespace, inputs: Iterable[str]) -> Iterator[Callable[[str], None] | None]:
+    """Open ``--output`` and yield a function that writes an output to it; None without that option.
+
+    Args:
+        options: The options of the command.
+        inputs: The files that it reads, which the output must not replace.
+    """
     from dstransformer.io.text import is_stdout, writing_lines
-    from dstransformer.parsing.trees import find_tree_files
 
     if options.output is None:
         yield None
         return
     if is_stdout(options.output):
         raise UserError("--output - would mix the outputs with the scores on stdout: name a file")
-    inputs = [*(options.src or []), *(options.ref or [])]
-    inputs += [] if options.gold is None else map(str, find_tree_files(options.gold))
-    with writing_lines(options.output, overwrite=options.overwrite, inputs=inputs) as write:
+    with writing_lines(options.output, overwrite=options.overwrite, inputs=[*inputs]) as write:
         yield write

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 
-from dstransformer.cli.options import TOKENIZERS, file, folder
+from dstransformer.cli.options import ADDITIONS, TOKENIZERS, file, folder
 from dstransformer.errors import UserError
 from dstransformer.io.command import CommandParser
 
@@ -13,6 +14,11 @@ INTERVAL = 15.0
 
 #: Upper bound of ``--interval``.
 MAX_INTERVAL = 86_400.0
+
+_ADDED = import_module(ADDITIONS["evaluate"])
+
+#: The modules of tasks besides translation, by the task: ``add_options``, ``OPTIONS``, ``check_options`` and ``run``.
+TASKS = {_ADDED.TASK: _ADDED}
 
 #: Options of the search, which do not apply to files of outputs.
 _SEARCH = (
@@ -33,25 +39,12 @@ _SEARCH = (
 def add_options(parser: CommandParser) -> None:
     """Add the options of the command, except those of the search."""
     parser.add_argument(
-        "--task", choices=("translation", "parsing"), default="translation", help="what is scored (translation)"
+        "--task", choices=("translation", *TASKS), default="translation", help="what is scored (translation)"
     )
     _add_texts(parser)
     _add_following(parser)
-    parser.add_argument(
-        "--gold", type=file, metavar="TREES", help="parsing: gold trees, a .mrg file, a folder or a pattern"
-    )
-    parser.add_argument(
-        "--trees",
-        type=file,
-        metavar="TREES",
-        help="parsing: any parser's trees of the same sentences, in place of BUNDLE",
-    )
-    parser.add_argument(
-        "--tags",
-        choices=("parsed", "punctuation", "gold"),
-        help="parsing: the parser's tags decide what is punctuation, or the gold tags do, or all tags are replaced by "
-        "the gold ones (punctuation for BUNDLE, parsed for --trees)",
-    )
+    for task in TASKS.values():
+        task.add_options(parser)
     parser.add_argument("--output", type=file, metavar="FILE", help="file for the outputs, gzipped if it ends in .gz")
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
 
@@ -131,7 +124,7 @@ _TEXTS = {"src", "ref", "test_set", "langpair", "systems", "significance", "resa
 _TEXTS |= {"comet", "comet_python", "to", "tokenize"}
 _TAKEN = {
     "translation": {"bundle", "output", "follow", "interval"} | _TEXTS,
-    "parsing": {"bundle", "gold", "trees", "tags", "output"},
+    **{name: task.OPTIONS for name, task in TASKS.items()},
 }
 
 
@@ -139,15 +132,14 @@ def check_options(options: argparse.Namespace) -> None:
     """Check that the options fit the task and each other.
 
     Raises:
-        UserError: An option is missing, belongs to the other task, or contradicts another.
+        UserError: An option is missing, belongs to another task, or contradicts another.
     """
-    other = "translation" if options.task == "parsing" else "parsing"
-    values = {name: getattr(options, name) for name in _TAKEN[other] | _TAKEN[options.task]}
+    values = {name: getattr(options, name) for names in _TAKEN.values() for name in names}
     given = {name for name, value in values.items() if value is not None and value is not False and value != []}
-    surplus = [_option(name) for name in sorted(given - _TAKEN[options.task])]
-    if surplus:
-        raise UserError(f"--task {options.task} does not take {surplus[0]}, which is for --task {other}")
-    (_check_parsing if options.task == "parsing" else _check_translation)(options, given)
+    if surplus := sorted(given - _TAKEN[options.task]):
+        other = next(task for task, names in _TAKEN.items() if surplus[0] in names)
+        raise UserError(f"--task {options.task} does not take {option_of(surplus[0])}, which is for --task {other}")
+    (TASKS[options.task].check_options if options.task in TASKS else _check_translation)(options, given)
 
 
 def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
@@ -162,7 +154,7 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
     if missing:
         raise UserError(f"--task translation needs {', '.join(dict.fromkeys(missing))}; see `dst evaluate --help`")
     apart = {"bundle", "systems", "significance", "comet", "output"} if following else set()
-    if several := sorted(map(_option, given & apart)):
+    if several := sorted(map(option_of, given & apart)):
         raise UserError(f"--follow and {several[0]} do not go together: leave one out")
     systems = len(options.bundle or []) + len((options.systems or [[]])[0])
     if "interval" in given and not (following and 0 < options.interval <= MAX_INTERVAL):
@@ -170,8 +162,8 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
             f"--interval is for --follow, in seconds, more than 0 and at most {MAX_INTERVAL:,.0f}, not "
             f"{options.interval:g}"
         )
-    if not following and "bundle" not in given and (useless := _search_options(options)):
-        raise UserError(f"{_option(useless[0])} is for a BUNDLE: files of translations are only scored")
+    if not following and "bundle" not in given and (useless := search_options(options)):
+        raise UserError(f"{option_of(useless[0])} is for a BUNDLE: files of translations are only scored")
     if unused := sorted(given & {"resamples", "seed"} if "significance" not in given else ()):
         raise UserError(f"--{unused[0]} is for --significance")
     if "significance" in given and systems < 2:
@@ -184,24 +176,11 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
         raise UserError("--output is for the translations of one BUNDLE on one test set")
 
 
-def _check_parsing(options: argparse.Namespace, given: set[str]) -> None:
-    missing = [] if "gold" in given else ["--gold"]
-    if not given & {"bundle", "trees"}:
-        missing.append("BUNDLE or --trees")
-    if missing:
-        raise UserError(f"--task parsing needs {', '.join(missing)}; see `dst evaluate --help`")
-    if len(options.bundle or []) > 1:
-        raise UserError("--task parsing takes one BUNDLE")
-    if options.trees is not None and (unused := _search_options(options)):
-        raise UserError(f"--trees and {_option(unused[0])} do not go together: these trees are only scored")
-    if options.trees is not None and given & {"bundle", "output"}:
-        both = "BUNDLE" if "bundle" in given else "--output"
-        raise UserError(f"--trees and {both} do not go together: score either these trees or those of a bundle")
-
-
-def _search_options(options: argparse.Namespace) -> list[str]:
+def search_options(options: argparse.Namespace) -> list[str]:
+    """The names of the options of the search that are given."""
     return [name for name in _SEARCH if getattr(options, name) is not None]
 
 
-def _option(name: str) -> str:
+def option_of(name: str) -> str:
+    """An option by its name among the parsed ones."""
     return "BUNDLE" if name == "bundle" else f"--{name.replace('_', '-')}"

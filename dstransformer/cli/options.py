@@ -15,7 +15,7 @@ from dstransformer.io.command import CommandParser
 from dstransformer.io.progress import say
 
 if TYPE_CHECKING:
-    from dstransformer.decoding import Parser, TextDecoder, Translator
+    from dstransformer.decoding import TextDecoder, Translator
     from dstransformer.decoding.commands import Decoder
     from dstransformer.decoding.formats import Request
     from dstransformer.distributed.launcher import Processes
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 _OVERRIDE = re.compile(r"[\w.]+=")
 _DASHED_OVERRIDE = re.compile(r"-+\w+\.\w+=")
+
+#: The module of an extra that adds to a command, by the name of the command; what it has stands where it is used.
+ADDITIONS = {
+    "evaluate": "dstransformer.extras.parsing.cli",
+    "translate": "dstransformer.extras.markup.cli",
+}
 
 #: The values of ``validation.tokenize``, without an import of the configuration.
 TOKENIZERS = ("auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none")
@@ -231,7 +237,7 @@ def decode_lines(
     extra: Mapping[str, Any] | None = None,
     alignments: str | None = None,
 ) -> CommandResult:
-    """Translate or parse the lines of the files of :func:`add_lines`. Several processes share the lines.
+    """Translate the lines of the files of :func:`add_lines`. Several processes share the lines.
 
     Args:
         options: The options.
@@ -317,17 +323,11 @@ def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Trans
     """Load a translator with the options of :func:`add_decoding`."""
     from dstransformer.decoding import Translator
 
-    return _load(options, bundle, Translator)
+    return load_decoder(options, bundle, Translator)
 
 
-def load_parser(options: argparse.Namespace, bundle: Path | Bundle) -> Parser:
-    """Load a parser with the options of :func:`add_decoding`."""
-    from dstransformer.decoding import Parser
-
-    return _load(options, bundle, Parser)
-
-
-def _load(options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder]) -> Decoder:
+def load_decoder(options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder]) -> Decoder:
+    """Load what decodes with a bundle, with the options of :func:`add_decoding`."""
     from dstransformer.decoding import commands
 
     return commands.load_translator(

@@ -26,7 +26,7 @@ GROUPS = {
         "extras.doctor.cli", "cli.ds_config",
     ),
     "translations": ("extras.rerank.cli", "cli.score", "cli.align"),
-    "the paper": ("cli.parse", "extras.paper.cli"),
+    "the paper": ("extras.parsing.cli", "extras.paper.cli"),
 }  # fmt: skip
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import (
+    ADDITIONS,
     CommandResult,
     add_decoding,
     add_lines,
@@ -14,7 +16,7 @@ from dstransformer.cli.options import (
     decode_lines,
     file,
     folder,
-    load_translator,
+    load_decoder,
     own_threads,
     search_settings,
     utf8,
@@ -25,6 +27,9 @@ from dstransformer.io.command import Commands, exit_on_sigterm
 if TYPE_CHECKING:
     from dstransformer.decoding import Translator
     from dstransformer.decoding.formats import Request
+
+#: What adds to the command: ``add_options``, and ``choose_translator``, the class that does what they ask for.
+_ADDED = import_module(ADDITIONS["translate"])
 
 
 def add_parser(commands: Commands) -> None:
@@ -75,11 +80,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--alignments", type=file, metavar="FILE", help="also write the word alignments of the outputs, such as 0-0 1-2"
     )
-    parser.add_argument(
-        "--markup",
-        action="store_true",
-        help="lines have inline HTML or XML tags, which are put back into the translations",
-    )
+    _ADDED.add_options(parser)
     parser.add_argument("--interactive", action="store_true", help="prompt for sentences, and show scores")
     parser.add_argument(
         "--engine",
@@ -118,6 +119,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     Raises:
         UserError: The engine does not support a given option.
     """
+    kind: type[Translator] = _ADDED.choose_translator(options)
     if options.engine == "torch":
         from dstransformer.io.products import is_ct2_export
 
@@ -125,7 +127,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
             raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
         if options.no_shortlist:
             raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
-        return load_translator(options, options.bundle)
+        return load_decoder(options, options.bundle, kind)
     from dstransformer.exchange.ct2_engine import open_ct2
 
     lacking = {
@@ -133,7 +135,6 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         "--ensemble": options.ensemble,
         "--sample": request.sampling,
         "--alignments": options.alignments,
-        "--markup": options.markup,
     }
     for option, given in lacking.items():
         if given:
@@ -175,7 +176,6 @@ def _read_request(options: argparse.Namespace) -> Request:
         prefix_file=options.prefix_file,
         format=options.format,
         tag=options.tag,
-        markup=options.markup,
         distinct=options.distinct,
     )
 
@@ -201,13 +201,6 @@ def _converse(translator: Translator, request: Request) -> CommandResult:
         except UnicodeError:
             raise DataError(f"standard input, line {number}: not UTF-8") from None
         prefixes = [request.prefix] if request.prefix else None
-        outputs = translator.search(
-            [line],
-            n_best=request.n_best,
-            prefixes=prefixes,
-            sampling=request.sampling,
-            markup=request.markup,
-            first=number,
-        )[0]
+        outputs = translator.search([line], prefixes=prefixes, first=number, **request.arguments())[0]
         for one in request.choose(outputs):
             print(f"{one.score:8.4f}  {one.text}" if line.strip() else "", flush=True)

@@ -17,11 +17,11 @@ from pydantic import (
 )
 
 from dstransformer.data.directions import Direction
+from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import TOKENIZER_NAME
 from dstransformer.errors import DataError, shown
 from dstransformer.io.files import is_plain_name
 from dstransformer.io.json_text import read_record
-from dstransformer.parsing.linearise import Linearisation
 
 #: A later version reads every one before it.
 FORMAT_VERSION = 1
@@ -212,11 +212,11 @@ class Overlap(_Section):
 class Manifest(_Section):
     """Everything about a corpus except its tokens. ``build_key`` is a hash of its inputs and options.
 
-    ``overlap`` has an entry for each held-out split. ``trees`` says how the trees of a corpus for a parser are written
-    as tokens; it is None if the target side is text. ``recipes`` are the files of the recipe and of those that it
-    extends, if there was one. ``src_tokenizer`` is that of the source side; it is None if ``tokenizer`` is for both
-    sides. ``src_lang`` and ``tgt_lang`` are ``mul`` where the parts have several languages. ``warnings`` are those of
-    the build, such as sides that may be swapped.
+    ``overlap`` has an entry for each held-out split. ``trees`` states the :attr:`form` of a corpus for a parser; it is
+    None if the target side is text. ``recipes`` are the files of the recipe and of those that it extends, if there was
+    one. ``src_tokenizer`` is that of the source side; it is None if ``tokenizer`` is for both sides. ``src_lang`` and
+    ``tgt_lang`` are ``mul`` where the parts have several languages. ``warnings`` are those of the build, such as sides
+    that may be swapped.
     """
 
     format_version: int
@@ -225,7 +225,7 @@ class Manifest(_Section):
     tgt_lang: str
     tokenizer: TokenizerInfo
     src_tokenizer: TokenizerInfo | None = None
-    trees: Linearisation | None = None
+    trees: dict[str, str] | None = None
     splits: Annotated[dict[PlainName, SplitInfo], Field(min_length=1)]
     sources: Annotated[tuple[SourceInfo, ...], Field(min_length=1)]
     parts: tuple[PartInfo, ...] = ()
@@ -249,10 +249,16 @@ class Manifest(_Section):
         if len({part.name for part in self.parts}) != len(self.parts):
             raise ValueError("parts names a source twice")
         self._check_parts()
+        _ = self.form
         for name, overlap in (self.overlap or {}).items():
             if name not in self.splits or overlap.sentences > self.splits[name].pairs:
                 raise ValueError(f"overlap.{name} names an unknown split or counts more pairs than the split has")
         return self
+
+    @property
+    def form(self) -> Form:
+        """How the target side is written."""
+        return read_form({"trees": self.trees})
 
     @property
     def directions(self) -> tuple[Direction, ...]:

@@ -1,8 +1,7 @@
-"""Beam search and sampling, and translation and parsing of text with trained models."""
+"""Beam search and sampling, and translation of text with trained models."""
 
 from dstransformer.decoding.beam import Hypothesis, beam_search, length_penalty
 from dstransformer.decoding.engine import SearchEngine, TorchEngine
-from dstransformer.decoding.parser import Parser
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.texts import Output
 from dstransformer.decoding.translator import TextDecoder, Translator
@@ -10,7 +9,6 @@ from dstransformer.decoding.translator import TextDecoder, Translator
 __all__ = [
     "Hypothesis",
     "Output",
-    "Parser",
     "Sampling",
     "SearchEngine",
     "TextDecoder",

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.data.alignment import format_links
 from dstransformer.data.directions import build_tags
-from dstransformer.decoding.formats import Request, check_markup, warn_of_prefixes_left
+from dstransformer.decoding.formats import Request, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError, counted
 from dstransformer.io.progress import Advance, say
@@ -102,20 +102,11 @@ def translate_files(
     outputs_to = [output, *([] if alignments is None else [alignments])]
     with writing_files(outputs_to, overwrite=overwrite, inputs=inputs) as (write, *write_links):
         lines = _iter_input(file)
-        if request.markup and file not in (None, "-"):
-            check_markup(str(file))
         translator = load()
         began = time.perf_counter()
         prefixes = request.iter_prefixes()
-        stream = translator.iter_search(
-            lines,
-            n_best=request.n_best,
-            prefixes=prefixes,
-            sampling=request.sampling,
-            alignments=alignments is not None,
-            markup=request.markup,
-            progress=progress,
-        )
+        asked = request.arguments() | ({} if alignments is None else {"alignments": True})
+        stream = translator.iter_search(lines, prefixes=prefixes, progress=progress, **asked)
         for count, (line, found) in enumerate(stream, 1):
             tokens += sum(len(one.tokens) for one in found)
             outputs = request.choose(found)

@@ -7,10 +7,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from dstransformer.data.alignment import format_links
-from dstransformer.data.markup import parse_markup
 from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.texts import Output
@@ -39,7 +38,6 @@ class Request:
             ``pairs``: the output and its source line, with a tab between them, as ``dst-prep`` reads them for
             back-translation.
         tag: Stands before the output of each pair (Caswell et al., 2019).
-        markup: The lines have inline tags, and so have the outputs; see :meth:`TextDecoder.search`.
         distinct: Of outputs with the same text (other pieces, the same words) only the first is kept, so that there may
             be fewer than ``n_best``.
 
@@ -53,7 +51,6 @@ class Request:
     prefix_file: str | None = None
     format: Format = "text"
     tag: str = ""
-    markup: bool = False
     distinct: bool = False
 
     def __post_init__(self) -> None:
@@ -65,6 +62,10 @@ class Request:
             raise ConfigError("--tag stands before the output of each pair: add --format pairs")
         if self.tag.split() != [self.tag][: len(self.tag)]:
             raise ConfigError(f"--tag {self.tag!r}: must be one word, such as <BT>")
+
+    def arguments(self) -> dict[str, Any]:
+        """What to ask a decoder for; see :meth:`TextDecoder.search`."""
+        return {"n_best": self.n_best} | ({} if self.sampling is None else {"sampling": self.sampling})
 
     def iter_prefixes(self) -> Iterator[str] | None:
         """The prefix of each line; None if there are none.
@@ -124,16 +125,6 @@ def _json(number: int, rank: int, source: str, one: Output) -> str:
     if one.alignment is not None:
         fields["alignment"] = format_links(one.alignment)
     return json.dumps(fields, ensure_ascii=False)
-
-
-def check_markup(file: str) -> None:
-    """Check the tags of every line of a file before the work begins.
-
-    Raises:
-        DataError: The tags of a line are not well-formed, or the file cannot be read.
-    """
-    for number, line in enumerate(iter_lines(file), 1):
-        parse_markup(line, f"{file}, line {number}")
 
 
 def warn_of_prefixes_left(prefixes: Iterator[str], lines: int) -> None:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dstransformer.decoding.formats import Request, check_markup, warn_of_prefixes_left
+from dstransformer.decoding.formats import Request, warn_of_prefixes_left
 from dstransformer.decoding.texts import BUFFER_LINES, Output
 from dstransformer.decoding.translator import TextDecoder, take_prefixes
 from dstransformer.distributed.launcher import Processes
@@ -87,7 +87,7 @@ def translate_in_parts(
         if processes.rank:  # rank 0 refuses it, or has just made it
             return 0
         raise already_exists(output)
-    _check_input(file, request)
+    next(iter_lines(file))  # a file that cannot be read fails before the model is loaded
     translator = load()
     lines, late = 0, False
     try:
@@ -103,13 +103,6 @@ def translate_in_parts(
     if late:  # this process may have made the folder again
         folder.clear()
     return lines
-
-
-def _check_input(file: str, request: Request) -> None:
-    """Refuse a file that cannot be read, or tags that are not well-formed, before the model is loaded."""
-    next(iter_lines(file))
-    if request.markup:
-        check_markup(file)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +193,9 @@ def _make_parts(
     count = 0
     for number, (first, lines) in enumerate(job.iter_parts(folder.text)):
         count += len(lines)
-        begun = None if prefixes is None else take_prefixes(prefixes, len(lines), first)
+        asked = request.arguments()
+        if prefixes is not None:
+            asked["prefixes"] = take_prefixes(prefixes, len(lines), first)
         path = folder.part(number)
         if path.exists():
             if progress is not None and processes.rank == 0:
@@ -209,15 +204,7 @@ def _make_parts(
             if folder.is_finished():
                 break
             with _own_errors(processes.rank):
-                found = translator.search(
-                    lines,
-                    n_best=request.n_best,
-                    prefixes=begun,
-                    sampling=request.sampling,
-                    markup=request.markup,
-                    progress=progress,
-                    first=first,
-                )
+                found = translator.search(lines, progress=progress, first=first, **asked)
                 _write_part(path, request, first, lines, found)
     if prefixes is not None and request.prefix_file is not None and processes.rank == 0:
         warn_of_prefixes_left(prefixes, count)
@@ -318,8 +305,8 @@ class _Job:
                 temporary.replace(path)
             temporary.unlink(missing_ok=True)
         found = _read_job(path)
-        for name, value in self.asked.items():
-            before = found.asked.get(name)
+        for name in {**self.asked, **found.asked}:
+            before, value = found.asked.get(name), self.asked.get(name)
             if before != value:
                 raise UserError(
                     f"{folder.path} was begun with {name} {before}, not {value}: repeat that command, "

@@ -189,8 +189,7 @@ def load_for_pairs(
     Returns:
         The model, and ``batch_tokens`` and ``max_tokens`` as given or the bundle's.
     """
-    if opened.trees is not None:
-        raise DataError(f"{opened.path} is a parser: name the bundle of a translation model")
+    opened.check_translates("name the bundle of a translation model")
     if batch_tokens is not None and batch_tokens < 1:
         raise ConfigError(f"--batch-tokens {batch_tokens}: a batch holds at least one token")
     if max_tokens is not None and max_tokens < 0:

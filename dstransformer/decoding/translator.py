@@ -1,4 +1,4 @@
-"""Text in, text out: what translators and parsers have in common, and the translator."""
+"""Text in, text out: what everything that decodes text has in common, and the translator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.data import Tokenizer
 from dstransformer.data.alignment import words_before, words_of_pieces
 from dstransformer.data.directions import Tags
-from dstransformer.data.markup import parse_markup
-from dstransformer.data.tag_placement import place_tags
 from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.aligner import Aligner, Pieces
 from dstransformer.decoding.beam import Hypothesis
@@ -101,61 +99,38 @@ class TextDecoder(ABC):
 
     @abstractmethod
     def search(
-        self,
-        sentences: Sequence[str],
-        *,
-        n_best: int = 1,
-        prefixes: Sequence[str] | None = None,
-        sampling: Sampling | None = None,
-        alignments: bool = False,
-        markup: bool = False,
-        progress: Advance | None = None,
-        first: int = 1,
+        self, sentences: Sequence[str], *, n_best: int = 1, progress: Advance | None = None, first: int = 1
     ) -> list[list[Output]]:
         """The best outputs of each sentence, best first; one that is empty for an empty sentence.
 
         Args:
             sentences: The sentences.
             n_best: Outputs per sentence. A search that finishes fewer returns those.
-            prefixes: What the outputs of each sentence begin with; an empty string for anything. A prefix ends with a
-                whole piece, because it is encoded separately.
-            sampling: Draw the outputs instead of searching for the best; they are in the order of drawing.
-            alignments: Find the :attr:`Output.alignment` of each output.
-            markup: The sentences have inline tags, see :func:`parse_markup`. They are translated without the tags,
-                which :func:`place_tags` puts into the texts of the outputs; so ``&``, ``<`` and ``>`` are entities.
             progress: Called after each batch with the number of its sentences.
-            first: Number of the first sentence in warnings and errors, and for the random numbers of sampling.
+            first: Number of the first sentence in warnings and errors.
 
         Raises:
-            ConfigError: ``n_best`` is more than the beam; long inputs are split and n_best or prefixes are given; or
-                this is a parser, which aligns nothing.
-            DataError: A sentence or its prefix is longer than memory allows; or without a limit, than the positions
-                that the model has learned; or its tags are not well-formed.
+            ConfigError: ``n_best`` is more than the beam, or long inputs are split and there are several.
+            DataError: A sentence is longer than memory allows; or without a limit, than the positions that the model
+                has learned.
         """
 
-    def translate(
-        self, sentences: Sequence[str], progress: Advance | None = None, *, markup: bool = False, first: int = 1
-    ) -> list[str]:
-        """The best output of each sentence; see :meth:`search`."""
-        found = self.search(sentences, markup=markup, progress=progress, first=first)
-        return [outputs[0].text for outputs in found]
+    def translate(self, sentences: Sequence[str], progress: Advance | None = None, **asked: Any) -> list[str]:
+        """The best output of each sentence; for what else may be asked for see :meth:`search`."""
+        return [outputs[0].text for outputs in self.search(sentences, progress=progress, **asked)]
 
     def iter_search(
         self,
         lines: Iterable[str | None],
         *,
-        n_best: int = 1,
         prefixes: Iterator[str] | None = None,
-        sampling: Sampling | None = None,
-        alignments: bool = False,
-        markup: bool = False,
         buffer_lines: int = BUFFER_LINES,
-        progress: Advance | None = None,
+        **asked: Any,
     ) -> Iterator[tuple[str, list[Output]]]:
         """Each line of a stream of any length with its outputs, in order, holding at most ``buffer_lines`` at a time.
 
-        A None in the stream means that it pauses: the lines held so far are translated. For the other arguments see
-        :meth:`search`.
+        A None in the stream means that it pauses: the lines held so far are translated. A translator takes a prefix for
+        each line. For what else may be asked for see :meth:`search`.
 
         Raises:
             DataError: See :meth:`search`; or there are fewer prefixes than lines.
@@ -166,27 +141,19 @@ class TextDecoder(ABC):
             if line is not None:
                 held.append(line)
             if held and (line is None or len(held) >= buffer_lines):
-                found = self.search(
-                    held,
-                    n_best=n_best,
-                    prefixes=None if prefixes is None else take_prefixes(prefixes, len(held), done + 1),
-                    sampling=sampling,
-                    alignments=alignments,
-                    markup=markup,
-                    progress=progress,
-                    first=done + 1,
-                )
-                yield from zip(held, found, strict=True)
+                if prefixes is not None:
+                    asked["prefixes"] = take_prefixes(prefixes, len(held), done + 1)
+                yield from zip(held, self.search(held, first=done + 1, **asked), strict=True)
                 done += len(held)
                 held = []
 
-    def _check_request(self, n_best: int, prefixes: Sequence[str] | None, sampling: Sampling | None) -> None:
+    def _check_n_best(self, n_best: int, *, drawn: bool = False, prefixed: bool = False) -> None:
         beam = self.settings.beam_size
         if type(n_best) is not int:
             raise ConfigError(f"n_best is {shown(n_best)}: give a whole number")
-        if n_best < 1 or (n_best > beam and sampling is None):
+        if n_best < 1 or (n_best > beam and not drawn):
             raise ConfigError(f"--n-best {n_best}: must be from 1 to the beam size, {beam}: raise --beam")
-        if self.settings.long_inputs == "split" and (n_best > 1 or prefixes is not None):
+        if self.settings.long_inputs == "split" and (n_best > 1 or prefixed):
             raise ConfigError("--long split takes the best output of each part: leave out --n-best and prefixes")
 
 
@@ -256,8 +223,7 @@ class Translator(TextDecoder):
         Raises:
             DataError: The bundle is a parser.
         """
-        if opened.trees is not None:
-            raise DataError(f"{opened.path} is a parser: use `dst parse`, or name the bundle of a translation model")
+        opened.check_translates("use `dst parse`, or name the bundle of a translation model")
         translator = cls(engine, opened.tokenizer, settings)
         translator.tags = Tags(opened.directions) if opened.directions else None
         translator.is_guided = opened.is_guided
@@ -287,26 +253,32 @@ class Translator(TextDecoder):
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
         alignments: bool = False,
-        markup: bool = False,
         progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
-        """See :meth:`TextDecoder.search`.
+        """As :meth:`TextDecoder.search`, and with more to ask for.
+
+        Args:
+            sentences: The sentences.
+            n_best: Outputs per sentence. A search that finishes fewer returns those.
+            prefixes: What the outputs of each sentence begin with; an empty string for anything. A prefix ends with a
+                whole piece, because it is encoded separately.
+            sampling: Draw the outputs instead of searching for the best; they are in the order of drawing.
+            alignments: Find the :attr:`Output.alignment` of each output.
+            progress: Called after each batch with the number of its sentences.
+            first: Number of the first sentence in warnings and errors, and for the random numbers of sampling.
 
         Raises:
             ConfigError: ``n_best`` is more than the beam; long inputs are split, and n_best or prefixes are given; or
                 the engine can neither sample nor align.
             DataError: A sentence or its prefix is longer than memory allows; or without a limit, than the positions
-                that the model has learned; or its tags are not well-formed.
+                that the model has learned.
         """
-        self._check_request(n_best, prefixes, sampling)
+        self._check_n_best(n_best, drawn=sampling is not None, prefixed=prefixes is not None)
         if sampling is not None and not isinstance(self.engine, TorchEngine):
             raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
-        aligner = self._build_aligner() if alignments or markup else None
+        aligner = self._build_aligner() if alignments else None
         texts = check_strings("sentences", sentences)
-        marked = [parse_markup(text, f"sentence {n}") for n, text in enumerate(texts, first)] if markup else []
-        if markup:
-            texts = [one.text for one in marked]
         parts = self._divide(texts, first)
         src = self.tokenizer.src.encode([part.begin + part.text for part in parts])
         found = self.search_ids(
@@ -322,12 +294,7 @@ class Translator(TextDecoder):
             outputs = self._align(aligner, parts, src, outputs)
         if len(outputs) > len(texts):
             outputs = join_outputs(outputs, [part.owner for part in parts])
-        if not markup:
-            return outputs
-        return [
-            [one._replace(text=place_tags(source, one.text, one.alignment or ())) for one in each]
-            for source, each in zip(marked, outputs, strict=True)
-        ]
+        return outputs
 
     def _divide(self, sentences: Sequence[str], first: int) -> list[_Part]:
         """The sentences with their tags; or their parts, if long ones are split."""
@@ -360,7 +327,7 @@ class Translator(TextDecoder):
             ConfigError: The engine is not PyTorch's.
         """
         if not isinstance(self.engine, TorchEngine):
-            raise ConfigError("this engine cannot align: leave out alignments and markup, or use --engine torch")
+            raise ConfigError("this engine cannot align: leave out alignments, or use --engine torch")
         if not self.is_guided and not self._has_warned:
             self._has_warned = True
             logger.warning("the model was trained without guided alignment (loss.guided_alignment): it aligns badly")

@@ -1,4 +1,4 @@
-"""Scores translations and trees: BLEU, chrF, the paper's compound-split BLEU, brackets; held-out splits and test sets.
+"""Scores translations: BLEU, chrF, the paper's compound-split BLEU; held-out splits and test sets.
 
 Only light modules are imported here; ``validation`` and ``testset`` import PyTorch.
 """

@@ -67,7 +67,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sentence of a held-out set, its reference and the model's output: detokenised text, or a tree on one line."""
+    """One sentence of a held-out set, its reference and the model's output, each on one line."""
 
     source: str
     reference: str
@@ -85,7 +85,7 @@ class Evaluation:
         loss: Label-smoothed cross-entropy in nats per target token; None if not computed.
         perplexity: Perplexity of the references without label smoothing; None if not computed.
         samples: The first sentences with their outputs.
-        are_trees: Whether the outputs are trees, on one line each.
+        drawing: The samples as a text, if a table of their lines does not show them well.
         digest: Hash of the held-out set, with which scores of different models can be compared; empty if unknown.
         translations: All outputs, for scores that are computed later; empty if they were not kept.
         sentence_scores: Sentence-level scores by name, in the order of the sentences.
@@ -99,7 +99,7 @@ class Evaluation:
     loss: float | None = None
     perplexity: float | None = None
     samples: tuple[Sample, ...] = ()
-    are_trees: bool = False
+    drawing: str = ""
     digest: str = ""
     translations: tuple[str, ...] = field(default=(), repr=False)
     sentence_scores: Mapping[str, Sequence[float]] = field(default_factory=dict, repr=False)

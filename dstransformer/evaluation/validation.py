@@ -104,7 +104,12 @@ class Validator:
 
     def signature(self, split: Split) -> str:
         """The signature of that score."""
-        return self._loss_signature if self._task.metric == "loss" else self._task.signature(covered_rows(split, 1))
+        if self._task.metric == "loss":
+            return self._loss_signature
+        rows = {name: [0] for name in covered_rows(split, 1)}
+        examples = [self._task.example] * len(rows)
+        found = score_directions(self._task.score, rows, examples, examples)
+        return Evaluation(found, ranked_by=self._task.metric).main.signature
 
     def evaluate(self, split: Split, sentences: int) -> Evaluation:
         """Evaluate the weights loaded last. Collective; all ranks return the same result.
@@ -121,7 +126,8 @@ class Validator:
         began = time.perf_counter()
         translations = self._translate(sources)
         seconds = time.perf_counter() - began
-        shown = ((sources[place], references[place], translations[place]) for place in interleaved(rows))
+        samples = (Sample(sources[place], references[place], translations[place]) for place in interleaved(rows))
+        first_samples = tuple(islice(samples, self._config.validation.samples))
         return Evaluation(
             scores=tuple(
                 replace(found, name=score_name(found.name, sentences, largest_direction(split)))
@@ -131,8 +137,8 @@ class Validator:
             seconds=seconds,
             loss=loss / tokens,
             perplexity=math.exp(min(nll / tokens, 700.0)),
-            samples=tuple(Sample(*sample) for sample in islice(shown, self._config.validation.samples)),
-            are_trees=self._task.trees is not None,
+            samples=first_samples,
+            drawing=self._task.draw(first_samples),
             digest=split.text_digest,
             translations=tuple(translations),
             ranked_by=self._task.metric,

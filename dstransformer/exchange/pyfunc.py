@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dstransformer.errors import shown
@@ -20,13 +21,13 @@ class TextTranslator(Protocol):
 
 
 class BundleModel:
-    """A translator or a parser with MLflow's model interface."""
+    """A translator, or what else decodes text, with MLflow's model interface."""
 
     def __init__(self, translator: TextTranslator) -> None:
         self._translator = translator
 
     def predict(self, model_input: pd.DataFrame | Sequence[str], params: dict[str, Any] | None = None) -> list[str]:
-        """Translate or parse sentences from a list, or a data frame with one column, to which MLflow converts lists.
+        """Decode sentences from a list, or a data frame with one column, to which MLflow converts lists.
 
         Raises:
             TypeError: An input is not a text, such as a missing value of a data frame.
@@ -42,13 +43,7 @@ class BundleModel:
 
 def _load_pyfunc(path: str) -> BundleModel:
     """The hook that MLflow calls. ``path`` is the folder of the bundle."""
-    from dstransformer.decoding import Parser, Translator
-    from dstransformer.decoding.parser import penn_words
     from dstransformer.model import open_bundle
 
     bundle = open_bundle(Path(path))
-    if bundle.trees is None:
-        return BundleModel(Translator.load(bundle))
-    parser = Parser.load(bundle)
-    parser.split = penn_words
-    return BundleModel(parser)
+    return BundleModel(resolve_name(bundle.form.decoder).load(bundle))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dstransformer.config import DecodingConfig, ModelConfig
-from dstransformer.errors import DataError
 from dstransformer.model import Bundle
 
 Weights = Mapping[str, Tensor]
@@ -41,11 +40,10 @@ def check_translates(bundle: Bundle) -> None:
     Raises:
         DataError: The bundle is a parser: other tools lack its constraint.
     """
-    if bundle.trees is not None:
-        raise DataError(
-            f"{bundle.path} is a parser: its outputs are trees only under the constraint of `dst parse`, which other "
-            "tools lack; export a translation model"
-        )
+    bundle.check_translates(
+        "its outputs are trees only under the constraint of `dst parse`, which other tools lack; export a translation "
+        "model"
+    )
 
 
 def affine(weights: Weights, name: str) -> Affine:

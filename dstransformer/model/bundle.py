@@ -24,6 +24,7 @@ from torch import Tensor
 
 from dstransformer.config import Config, DecodingConfig, ModelConfig, complete_config, read_yaml
 from dstransformer.data import Direction, Tokenizer
+from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
 from dstransformer.data.tokenizer import TOKENIZER_NAME as TOKENIZER
 from dstransformer.errors import ConfigError, DataError, check_format_version, shown
@@ -33,7 +34,6 @@ from dstransformer.io.products import product_of
 from dstransformer.model.cost import meta_device
 from dstransformer.model.ops import Backend
 from dstransformer.model.transformer import Transformer
-from dstransformer.parsing.linearise import Linearisation
 
 WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.yaml", "provenance.json"
 
@@ -54,7 +54,7 @@ class Bundle:
         tokenizer: The tokenizer.
         src_lang: Code of the source language, None if it is not recorded.
         tgt_lang: Code of the target language, None if it is not recorded.
-        trees: How the model writes trees, if it is a parser; None if it translates.
+        form: How the model's outputs are written: as text, if it translates.
         directions: The directions that it translates in, with their tags; empty if there is one.
         provenance: The record of how the model was trained.
     """
@@ -65,7 +65,7 @@ class Bundle:
     tokenizer: Tokenizer
     src_lang: str | None
     tgt_lang: str | None
-    trees: Linearisation | None
+    form: Form
     directions: tuple[Direction, ...]
     provenance: dict[str, Any]
 
@@ -79,6 +79,15 @@ class Bundle:
         if not isinstance(recorded, Mapping):
             raise DataError(f"{self.path / PROVENANCE} does not hold the configuration of the training: copy it again")
         return complete_config(recorded, str(self.path / PROVENANCE))
+
+    def check_translates(self, advice: str) -> None:
+        """Refuse a model that does something else than translating.
+
+        Raises:
+            DataError: It does; the message ends with the advice.
+        """
+        if self.form.model:
+            raise DataError(f"{self.path} is {self.form.model}: {advice}")
 
     @property
     def is_guided(self) -> bool:
@@ -239,7 +248,7 @@ def open_bundle(path: str | Path) -> Bundle:
     if not isinstance(provenance.get("files"), Mapping):
         raise DataError(f"{folder / PROVENANCE} is damaged (it has no hashes): restore it or copy the bundle again")
     languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
-    trees = _read_trees(content.pop("trees", None), folder / CONFIG)
+    form = _read_form(content, folder / CONFIG)
     directions = read_directions(content.pop("directions", None), folder / CONFIG)
     joint = content.pop("joint_vocabulary", True)
     if not isinstance(joint, bool):
@@ -248,7 +257,7 @@ def open_bundle(path: str | Path) -> Bundle:
     _check_model(config.model, provenance, folder / CONFIG)
     src_lang, tgt_lang = (code if isinstance(code, str) else None for code in languages)
     tokenizer = _open_tokenizer(folder, provenance, config.model, joint=joint)
-    return Bundle(folder, config.model, config.decoding, tokenizer, src_lang, tgt_lang, trees, directions, provenance)
+    return Bundle(folder, config.model, config.decoding, tokenizer, src_lang, tgt_lang, form, directions, provenance)
 
 
 def _open_tokenizer(folder: Path, provenance: Mapping[str, Any], model: ModelConfig, *, joint: bool) -> Tokenizer:
@@ -268,11 +277,12 @@ def _open_tokenizer(folder: Path, provenance: Mapping[str, Any], model: ModelCon
     return tokenizer
 
 
-def _read_trees(stored: object, path: Path) -> Linearisation | None:
+def _read_form(content: dict[str, Any], path: Path) -> Form:
+    """The form that a configuration states, which is removed from it."""
     try:
-        return TypeAdapter(Linearisation | None).validate_python(stored)
-    except ValidationError:
-        raise DataError(f"{path}: trees is {shown(stored)}, not tags and closing; {_DAMAGED}") from None
+        return read_form({"trees": content.pop("trees", None)})
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; {_DAMAGED}") from None
 
 
 def read_directions(stored: object, path: Path) -> tuple[Direction, ...]:

@@ -54,7 +54,7 @@ def describe_provenance(request: TrainRequest, setup: Setup, resumed: Resumed | 
         "src_lang": manifest.src_lang,
         "tgt_lang": manifest.tgt_lang,
         "directions": [asdict(direction) for direction in manifest.directions],
-        "trees": None if manifest.trees is None else asdict(manifest.trees),
+        "trees": manifest.trees,
         "tokenizer_sha256": manifest.tokenizer.sha256,
         "src_tokenizer_sha256": None if manifest.src_tokenizer is None else manifest.src_tokenizer.sha256,
         "hardware": describe_hardware(world),
@@ -125,8 +125,7 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
         yield f"batches   {config.batch.micro_batches} micro-batches an update, {setup.micro_batches_from}"
     if stages := describe_stages(config.batch.stages, in_stages):
         yield f"stages    {stages}"
-    if info.trees is None:
-        tokenizers = ", ".join(dict.fromkeys(setup.task.tokenizers.values()))
+    if tokenizers := ", ".join(dict.fromkeys(setup.task.tokenizers.values())):
         yield f"scores    {setup.task.metric} ranks checkpoints; BLEU with sacrebleu's tokenizer {tokenizers}"
     window = config.training.window_pairs
     windows = f", in windows of about {window:,} pairs" if is_windowed(train.pairs, window) else ""

@@ -28,7 +28,7 @@ from dstransformer.data.windows import SUGGESTED_WINDOW, check_split, plan_memor
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError, counted, shown
-from dstransformer.evaluation.task import Task
+from dstransformer.evaluation.task import Task, build_task
 from dstransformer.io.files import replace_file, storage_errors
 from dstransformer.io.products import check_run_folder
 from dstransformer.model import DTYPES, check_backend, parameter_count
@@ -132,7 +132,7 @@ class Setup:
         Raises:
             ConfigError: A tokenizer of BLEU is not installed.
         """
-        return Task.build(self.corpus.manifest, self.config.validation)
+        return build_task(self.corpus.manifest, self.config.validation)
 
     @property
     def mixture(self) -> Mixture | None:
@@ -231,7 +231,7 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
         DataError: A split is missing, a shard is damaged, or a sentence pair does not fit into an update.
         ConfigError: A tokenizer of BLEU is not installed, a sentence is longer than the table of learned positions,
             pieces are to be sampled from a tokenizer of the other kind, alignments that the corpus lacks are to guide a
-            head, or augmentation or 8-bit weights with trees.
+            head, or augmentation or 8-bit weights for another task than translation.
     """
     config, corpus = setup.config, setup.corpus
     _ = setup.task  # can it be scored?
@@ -261,8 +261,7 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
             f"loss.guided_alignment = {config.loss.guided_alignment}, but {corpus.path} holds no alignments: build it "
             "with `dst-prep build --alignments FILE` (--source toy: --aligned), or set loss.guided_alignment=0"
         )
-    if corpus.manifest.trees is not None:
-        _check_parser(config, corpus)
+    _check_form(config, corpus)
     if config.model.positions == "learned":
         splits = corpus.manifest.splits.values()
         longest = max(max(split.src_lengths.max, split.tgt_lengths.max) for split in splits) + 1
@@ -275,17 +274,18 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
             )
 
 
-def _check_parser(config: Config, corpus: Corpus) -> None:
+def _check_form(config: Config, corpus: Corpus) -> None:
     """Refuse what is for translation only."""
-    if config.training.augment:
+    form = corpus.manifest.form
+    if form.model and config.training.augment:
         raise ConfigError(
-            f"training.augment is for translation, but {corpus.path} holds trees, which a change of the text would "
-            "break: set training.augment=[]"
+            f"training.augment is for translation, but {corpus.path} holds {form.content}, which a change of the text "
+            "would break: set training.augment=[]"
         )
-    if config.training.int8_weights:
+    if form.model and config.training.int8_weights:
         raise ConfigError(
-            f"training.int8_weights is for `dst export ct2`, but {corpus.path} holds trees, and a parser cannot be "
-            "exported: set training.int8_weights=false"
+            f"training.int8_weights is for `dst export ct2`, but {corpus.path} holds {form.content}, and {form.model} "
+            "cannot be exported: set training.int8_weights=false"
         )
 
 

@@ -358,8 +358,8 @@ def _guided(plan: Plan) -> dict[str, bool]:
 
 def _opened(path: Path, role: str, src: str, tgt: str) -> Bundle:
     bundle = open_bundle(path)
-    if bundle.trees is not None or bundle.directions:
-        kind = "is a parser" if bundle.trees is not None else "translates in several directions"
+    if bundle.form.model or bundle.directions:
+        kind = "translates in several directions" if bundle.directions else f"is {bundle.form.model}"
         raise DataError(f"{role}: {path} {kind}: name a model from {src} to {tgt}")
     _check_direction(f"{role}: {path}", (bundle.src_lang, bundle.tgt_lang), (src, tgt))
     return bundle

@@ -46,14 +46,14 @@ from dstransformer.exchange.ct2_engine import open_ct2
 from dstransformer.exchange.eole import import_eole
 from dstransformer.extras.paper.table2 import format_table, read_run
 from dstransformer.extras.paper.table3_report import Table, read_table
+from dstransformer.extras.parsing.linearise import Linearisation
+from dstransformer.extras.parsing.trees import normalise, read_trees
 from dstransformer.extras.rerank.reranking import iter_nbest
 from dstransformer.io.files import file_sha256
 from dstransformer.io.products import product_of
 from dstransformer.io.progress import Progress
 from dstransformer.io.text import iter_lines
 from dstransformer.model import open_bundle
-from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import normalise, read_trees
 from dstransformer.tracking.metrics_log import first_time, last_time, read_records
 from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import Outbox

@@ -18,6 +18,7 @@ from support.training.runs import losses
 
 from data_prep.cli.verify import check_held_out, check_tags
 from dstransformer.data import Corpus
+from dstransformer.data.form import Form
 from dstransformer.data.links import LinkReader
 from dstransformer.data.plan import LengthSums, build_budget, plan_epoch
 from dstransformer.data.windows import training_lengths
@@ -65,7 +66,7 @@ def flops_of_updates(stored: Path, first: int, last: int) -> int:
 
 def test_a_bundle_opens_and_translates() -> None:
     bundle = open_bundle(STORED / "run" / "bundle")
-    assert (bundle.src_lang, bundle.tgt_lang, bundle.model.d_model, bundle.trees) == ("en", "de", 8, None)
+    assert (bundle.src_lang, bundle.tgt_lang, bundle.model.d_model, bundle.form) == ("en", "de", 8, Form())
     assert bundle.training_config().schedule.warmup_steps == 2
     assert len(Translator.load(bundle).translate(["The dog sees the cat."])) == 1
 

@@ -17,11 +17,12 @@ from support.training.trained import trained_bundle
 from dstransformer.cli import main
 from dstransformer.data import Direction
 from dstransformer.data.alignment import Link, format_links, parse_links
-from dstransformer.data.markup import parse_markup
-from dstransformer.data.tag_placement import place_tags
 from dstransformer.decoding import Translator
 from dstransformer.decoding.aligner import Aligner
 from dstransformer.errors import DataError
+from dstransformer.extras.markup.markup import parse_markup
+from dstransformer.extras.markup.tag_placement import place_tags
+from dstransformer.extras.markup.translator import MarkupTranslator
 from dstransformer.model import open_bundle
 
 PAIRS, HELD_OUT, ALIGNED = 3000, 1000, 200
@@ -247,8 +248,8 @@ def test_translations_have_the_tags_of_their_sentences(
     first = json.loads((tmp_path / "json").read_text().splitlines()[0])
     assert (first["source"], first["text"]) == (lines[0], found[0])
     assert parse_links(first["alignment"], (99, len(translated[0].split())), "")
-    translator = Translator.load(folder / "guided", device="cpu")
-    assert translator.translate(lines[:9], markup=True) == found[:9]
+    translator = MarkupTranslator.load(folder / "guided", device="cpu")
+    assert translator.translate(lines[:9]) == found[:9]
 
 
 def test_ill_formed_lines_are_refused_before_the_work(
@@ -267,6 +268,7 @@ def test_ill_formed_lines_are_refused_before_the_work(
 def test_a_server_aligns_and_keeps_tags(folder: Path, marked: list[tuple[str, str]]) -> None:
     lines = [source for source, _ in marked[:5]]
     translator = Translator.load(folder / "guided", device="cpu")
+    keeping = MarkupTranslator.load(folder / "guided", device="cpu")
     plain = [parse_markup(line, "").text for line in lines]
     expected = translator.search(plain, alignments=True)
     with serving(folder / "guided") as server:
@@ -276,7 +278,7 @@ def test_a_server_aligns_and_keeps_tags(folder: Path, marked: list[tuple[str, st
         assert [one["alignment"] for one in found] == [*links, []]
         assert [one["text"] for one in found] == [*(outputs[0].text for outputs in expected), ""]
         tagged = server.post({"text": [*lines, "<b></b>"], "markup": True}).json["translations"]
-        assert tagged == [{"text": text} for text in [*translator.translate(lines, markup=True), "<b></b>"]]
+        assert tagged == [{"text": text} for text in [*keeping.translate(lines), "<b></b>"]]
         both = server.post({"text": lines[0], "markup": True, "alignments": True, "n_best": 2}).json["translations"][0]
         assert both["text"] == both["n_best"][0]["text"] == tagged[0]["text"]
         assert both["alignment"] == both["n_best"][0]["alignment"] == links[0]

@@ -15,9 +15,9 @@ from support.processes.ranks import run_dst_ranks
 from support.services.mlflow_runs import bundle_model, send_rest, tracked_run
 
 from dstransformer.cli import main
+from dstransformer.extras.parsing.linearise import Linearisation
+from dstransformer.extras.parsing.trees import parse_tree, read_trees
 from dstransformer.model import open_bundle
-from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import parse_tree, read_trees
 
 SMALL = [
     "model.num_layers=1",
@@ -84,7 +84,7 @@ def read_artifact(client: MlflowClient, run_id: str, name: str, folder: Path) ->
 
 def test_the_bundle_knows_how_trees_are_written(run: Path) -> None:
     bundle = open_bundle(run / "bundle")
-    assert (bundle.tgt_lang, bundle.trees) == ("tree", Linearisation())
+    assert (bundle.tgt_lang, bundle.form) == ("tree", Linearisation())
 
 
 def test_the_model_in_mlflow_parses(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,8 +112,7 @@ def draw_attention(
             or ``out`` cannot be replaced.
         StorageError: The folder cannot be written.
     """
-    if bundle.trees is not None:
-        raise DataError(f"{bundle.path} is a parser: the attention of a translation model can be drawn, not a parser's")
+    bundle.check_translates(f"the attention of a translation model can be drawn, not that of {bundle.form.model}")
     check_output_folder(out, "--out", "a folder of attention pictures", _is_result, FILES, overwrite=overwrite)
     layer, heads = _check_selection(selection, bundle.model)
     src = _encode(bundle.tokenizer.src, sentence, "the sentence")

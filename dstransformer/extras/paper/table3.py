@@ -286,8 +286,8 @@ def _load(request: TableRequest, preset: str, updates: int | None = None) -> Con
 
 def _open_corpus(path: Path) -> Corpus:
     corpus = Corpus.open(path, verify=False)
-    if corpus.manifest.trees is not None:
-        raise DataError(f"{path} is a corpus for a parser: Table 3 compares translations; name another corpus")
+    if (form := corpus.manifest.form).model:
+        raise DataError(f"{path} is a corpus for {form.model}: Table 3 compares translations; name another corpus")
     if not corpus.tokenizer.is_joint:
         raise DataError(f"{path} has a vocabulary for each language: Table 3's models share one; name another corpus")
     for split in ("train", "validation"):

@@ -72,7 +72,7 @@ def sampling_bounds(
         validator: Holds the weights that were evaluated.
         split: The held-out set.
         evaluation: Its evaluation, with all outputs.
-        task: Translating, or parsing.
+        task: What the model learned.
         sentences: See ``validation.final_sentences``.
 
     Returns:

@@ -20,7 +20,7 @@ from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import DataError, DstError, UserError, counted
 from dstransformer.evaluation import Evaluation
-from dstransformer.evaluation.task import Task
+from dstransformer.evaluation.task import build_task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu
 from dstransformer.extras.reproduction import record as records
 from dstransformer.extras.reproduction.bounds import PER_TOKEN, fewest_sentences, rounding_bound, sampling_bounds
@@ -322,7 +322,7 @@ def _evaluate(
     """Evaluate a bundle on the held-out splits of a record, as the end of a training does."""
     config = record.config
     precision = precision_of(compose(config, record.world_size))
-    validator = Validator(config, corpus.tokenizer, world, precision, Task.build(corpus.manifest, config.validation))
+    validator = Validator(config, corpus.tokenizer, world, precision, build_task(corpus.manifest, config.validation))
     validator.load(bundle.load_weights().items())
     for name in record.figures:
         split = corpus.split(name)
@@ -359,7 +359,7 @@ def _compare_training(record: Record, run: Path, corpus: Corpus, world: World) -
     bounds = {}
     if changed and found.figures != record.figures:
         validation = record.config.validation
-        task, sentences = Task.build(corpus.manifest, validation), validation.final_sentences
+        task, sentences = build_task(corpus.manifest, validation), validation.final_sentences
         bounds = {
             name: sampling_bounds(validator, split, evaluation, task, sentences)
             for name, (split, evaluation, validator) in zip(

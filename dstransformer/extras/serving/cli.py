@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, add_decoding, search_settings
-from dstransformer.errors import DataError, UserError
+from dstransformer.errors import UserError
 from dstransformer.io.command import Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def _load(options: argparse.Namespace) -> Model:
     from dstransformer.model import open_bundle
 
     bundle = open_bundle(options.bundle)
-    if bundle.trees is not None:
-        raise DataError(f"{bundle.path} is a parser: only translation models can be served; use `dst parse`")
+    bundle.check_translates("only translation models can be served; use `dst parse`")
     options.max_input_tokens, options.long = 0, "cut"  # nothing is cut: the server refuses longer inputs
     with memory_errors("load the model", "free some, or choose another --device"):
         translator = load_translator(

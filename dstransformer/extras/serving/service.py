@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from dstransformer import __version__
 from dstransformer.data.directions import build_tags
-from dstransformer.data.markup import MarkedText, parse_markup
-from dstransformer.data.tag_placement import place_tags
 from dstransformer.errors import DataError, DstError, UserError, shown
+from dstransformer.extras.markup.markup import MarkedText, parse_markup
+from dstransformer.extras.markup.tag_placement import place_tags
 from dstransformer.extras.serving.batcher import Batcher, Job, QueueFullError, StoppingError
 from dstransformer.extras.serving.guard import RefusedError
 from dstransformer.extras.serving.limits import ATTENTION_TOKENS, Limits

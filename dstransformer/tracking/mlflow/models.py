@@ -62,8 +62,9 @@ REQUIREMENTS = (
     "pyarrow",
     "psutil",
     "filelock",
+    "langcodes",
+    "fonttools",
 )
-PARSER_REQUIREMENTS = ("nltk",)
 
 _EXAMPLE = "A sentence."
 
@@ -148,7 +149,7 @@ class RunModels:
                 run_id=self._run_id,
                 model_id=model.model_id,
                 example=record["example"],
-                trees=record["trees"],
+                requirements=record["requirements"],
                 metadata={"step": record["step"], "run": str(self._run_folder.absolute())},
             )
             self._client.log_model_artifacts(model.model_id, str(files))
@@ -241,17 +242,22 @@ def _time(model: LoggedModel) -> int:
     return int(model.tags.get(TIME_TAG, 0))
 
 
-def pinned_requirements(*, trees: bool) -> list[str]:
+def pinned_requirements(more: Sequence[str]) -> list[str]:
     """The packages that a model needs, with the versions installed here, as lines of ``requirements.txt``.
 
     The local part of a version (``2.13.0+cpu``) is left out: it names a build that the package index does not have.
     """
-    names = (*REQUIREMENTS, *(PARSER_REQUIREMENTS if trees else ()))
-    return [f"{name}=={version(name).partition('+')[0]}" for name in names]
+    return [f"{name}=={version(name).partition('+')[0]}" for name in (*REQUIREMENTS, *more)]
 
 
 def write_model_files(
-    folder: Path, *, run_id: str, model_id: str, example: str | None, trees: bool, metadata: Mapping[str, Any]
+    folder: Path,
+    *,
+    run_id: str,
+    model_id: str,
+    example: str | None,
+    requirements: Sequence[str],
+    metadata: Mapping[str, Any],
 ) -> None:
     """Write everything of an MLflow model but the bundle, which belongs beside it as ``bundle/``.
 
@@ -260,7 +266,7 @@ def write_model_files(
         run_id: The run that trained the model.
         model_id: The logged model.
         example: A sentence to show as input; None for a placeholder.
-        trees: Whether the model is a parser.
+        requirements: Packages that it needs besides :data:`REQUIREMENTS`.
         metadata: Facts to store in the description.
     """
     text = Schema([ColSpec("string")])
@@ -274,7 +280,7 @@ def write_model_files(
         mlflow_model=model,
         signature=ModelSignature(inputs=text, outputs=text),
         input_example=[example or _EXAMPLE],
-        pip_requirements=pinned_requirements(trees=trees),
+        pip_requirements=pinned_requirements(requirements),
         metadata=dict(metadata),
     )
     shutil.rmtree(code.parent)

@@ -261,7 +261,7 @@ def _format_scores(summary: RunSummary) -> str:
             papers.append(f"**{paper.value:.2f}** on {split.removeprefix('final_')}{partial}, `{paper.signature}`")
     if not scores:
         return ""
-    scorer = "" if evaluation.are_trees or main.name == "loss" else "sacrebleu "
+    scorer = "sacrebleu " if main.signature.startswith("nrefs:") else ""
     line = f"{main.metric} {', '.join(scores)}; {scorer}`{' '.join(dict.fromkeys(signatures))}`"
     return f"{line}\n\nBLEU as in the paper's tables (compounds split) {'; '.join(papers)}" if papers else line
 
@@ -311,8 +311,8 @@ def example_target(directions: Sequence[Direction]) -> str:
 def _format_usage(bundle: Path, manifest: Manifest) -> str:
     folder, to = shlex.quote(str(bundle.absolute())), example_target(manifest.directions)
     commands = (
-        [f"dst parse {folder} input.txt --output output.mrg", f"dst evaluate {folder} --task parsing --gold test.mrg"]
-        if manifest.trees is not None
+        [command.format(folder) for command in manifest.form.usage]
+        if manifest.form.usage
         else [
             f"dst translate {folder} input.txt{to} --output output.txt",
             f"dst evaluate {folder}{to} --src test.src --ref test.tgt",

@@ -6,14 +6,13 @@ import json
 import math
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dstransformer.config import dump_config
-from dstransformer.evaluation import Evaluation, Sample
-from dstransformer.parsing.trees import parse_tree
+from dstransformer.evaluation import Evaluation
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
@@ -237,7 +236,7 @@ class Recorder:
             },
             main=main.get("final_test") or main.get("final_validation", ""),
             example=samples[0].source if samples else None,
-            trees=self._run.manifest.trees is not None,
+            requirements=list(self._run.manifest.form.requirements),
             description=describe(self._run, self._run_folder, replace(self._summary, status="finished")),
             key=key,
             time=time,
@@ -256,8 +255,8 @@ class Recorder:
         if signatures and self._logged_signatures.get(split) != signatures:
             self._logged_signatures[split] = signatures
             self._put("text", file=f"signatures/{split}.json", text=json.dumps(signatures, indent=2) + "\n")
-        if evaluation.samples and evaluation.are_trees:
-            self._put("text", file=f"samples/{split}-step-{step:08d}.txt", text=draw_samples(evaluation.samples))
+        if evaluation.drawing:
+            self._put("text", file=f"samples/{split}-step-{step:08d}.txt", text=evaluation.drawing)
         elif evaluation.samples:
             rows = [[step, sample.source, sample.reference, sample.translation] for sample in evaluation.samples]
             self._put("table", file=f"samples/{split}.json", step=step, columns=SAMPLE_COLUMNS, rows=rows)
@@ -306,12 +305,3 @@ def steps_in(checkpoints: Path) -> list[int]:
     """The updates of the checkpoints in a folder, in order."""
     names = (path.name.removeprefix("step-") for path in checkpoints.glob("step-*"))
     return sorted(int(name) for name in names if name.isdigit())
-
-
-def draw_samples(samples: Sequence[Sample]) -> str:
-    """Sentences with the gold tree and the parser's, drawn by indentation."""
-    blocks = []
-    for sample in samples:
-        gold, parsed = (parse_tree(text).draw() for text in (sample.reference, sample.translation))
-        blocks.append(f"{sample.source}\n\ngold:\n{gold}\n\nparsed:\n{parsed}\n")
-    return "\n\n".join(blocks)

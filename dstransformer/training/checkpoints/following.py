@@ -85,8 +85,8 @@ def evaluate_run(
     """
 
     def load_translator(bundle: Bundle) -> tuple[Bundle, Translator]:
-        if bundle.trees is not None:
-            raise UserError(f"--follow {run}: it trains a parser, whose checkpoints cannot be followed yet")
+        if bundle.form.model:
+            raise UserError(f"--follow {run}: it trains {bundle.form.model}, whose checkpoints cannot be followed yet")
         translator = load(bundle)
         copy_weights(translator.model)
         return bundle, translator

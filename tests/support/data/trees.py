@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from dstransformer.parsing.trees import Tree
+from dstransformer.extras.parsing.trees import Tree
 
 _WORDS = {"DT": ["the", "a"], "NN": ["cat", "dog", "bird"], "VBZ": ["sees", "hears"], "IN": ["near", "with"]}
 

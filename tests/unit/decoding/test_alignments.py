@@ -1,10 +1,8 @@
-"""Outputs that carry their alignments, and sentences with inline tags, with a model of random weights."""
+"""Outputs that carry their alignments, with a model of random weights."""
 
 from __future__ import annotations
 
-import html
 import logging
-import re
 
 import pytest
 from support.data.corpora import TEXT
@@ -14,7 +12,7 @@ from dstransformer.data.alignment import Link
 from dstransformer.data.directions import Tags
 from dstransformer.decoding import Output, Sampling, Translator
 from dstransformer.decoding.texts import join_outputs
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import ConfigError
 
 #: Any word can tell directions apart: it need not be a symbol of the tokenizer.
 DIRECTIONS = [Direction("en", "de", ">>deu<<"), Direction("en", "fr", ">>fra<<")]
@@ -56,8 +54,8 @@ def test_a_stream_is_aligned_too(translator: Translator) -> None:
 
 def test_a_model_without_guided_alignment_warns_once(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        translator.search(["dog"], alignments=True)
-        translator.search(["dog"], markup=True)
+        for _ in range(2):
+            translator.search(["dog"], alignments=True)
     assert caplog.text.count("the model was trained without guided alignment") == 1
 
 
@@ -70,12 +68,10 @@ def test_alignments_of_parts_count_the_words_of_the_line(translator: Translator)
     expected = [*(one.alignment or ())]
     expected += moved(two.alignment, 3, len(one.text.split()))
     expected += moved(three.alignment, 6, len(f"{one.text} {two.text}".split()))
-    lines = ["dog", "  ".join(sentences), "The <b>dog jumps. The</b> fox jumps. A lazy dog."]
-    found = [outputs[0] for outputs in translator.search(lines[:2], alignments=True)]
+    lines = ["dog", "  ".join(sentences)]
+    found = [outputs[0] for outputs in translator.search(lines, alignments=True)]
     assert found[1].alignment == sorted(expected)
     check_links(lines[1], found[1])
-    marked = translator.translate([lines[2]], markup=True)[0]
-    assert re.sub("</?b>", "", marked) == html.escape(found[1].text, quote=False)
 
 
 @pytest.mark.parametrize(("texts", "firsts"), [(["A b.", "", "c d."], (0, 0, 2)), (["犬。", "猫 c", "d"], (0, 0, 2))])
@@ -100,27 +96,9 @@ def test_the_tag_of_a_direction_gets_no_links(translator: Translator) -> None:
     assert added.text == typed.text
     check_links(TEXT[0], added)
     assert typed.alignment == moved(added.alignment, 1, 0)
-    whole, inner = translator.translate([f"<b>{TEXT[0]}</b>", f">>deu<< <b>{TEXT[0]}</b>"], markup=True)
-    assert (whole[:3], whole[-4:]) == ("<b>", "</b>")
-    assert inner.count("<b>") == inner.count("</b>") == 1
 
 
-def test_tags_are_put_back(translator: Translator) -> None:
-    lines = [f"<p>{TEXT[0]}<br/></p>", "The <b>dog</b> &amp; <i></i>fox", "", "<b></b>", "a &lt; b"]
-    plain = translator.translate([TEXT[0], "The dog & fox", "", "", "a < b"])
-    found = translator.translate(lines, markup=True)
-    for line, marked, text in zip(lines, found, plain, strict=True):
-        assert html.unescape(re.sub("<[^<>]*>", "", marked)) == text
-        assert sorted(re.findall("<[^<>]*>", marked)) == sorted(re.findall("<[^<>]*>", line))
-    assert found[3] == "<b></b>"
-    for output in translator.search(lines[1:2], markup=True, n_best=2)[0]:
-        check_links("The dog & fox", output._replace(text=re.sub("<[^<>]*>", "", output.text)))
-
-
-def test_what_is_refused(translator: Translator) -> None:
-    with pytest.raises(DataError, match="sentence 8, column 5: '<b>' is not closed on its line"):
-        translator.search(["dog", "The <b>dog"], markup=True, first=7)
+def test_another_engine_does_not_align(translator: Translator) -> None:
     translator.engine = object()  # type: ignore[assignment]
-    for asked in ({"alignments": True}, {"markup": True}):
-        with pytest.raises(ConfigError, match="this engine cannot align: leave out alignments and markup"):
-            translator.search(["dog"], **asked)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="this engine cannot align"):
+        translator.search(["dog"], alignments=True)

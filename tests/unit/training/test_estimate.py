@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from dstransformer.data.mixture import Mixture
 from dstransformer.data.plan import LengthSums, build_budget, plan_epoch
 from dstransformer.data.windows import PLAN_BYTES, training_lengths
 from dstransformer.errors import ConfigError, DataError
+from dstransformer.extras.parsing.linearise import Linearisation
 from dstransformer.model import parameter_count, training_flops
-from dstransformer.parsing.linearise import Linearisation
 from dstransformer.training.estimate import (
     approximate_plan,
     bytes_per_parameter,
@@ -199,7 +200,7 @@ def test_a_parser_is_not_trained_with_what_is_for_translation(toy_corpus: Path, 
     corpus, config = Corpus.open(toy_corpus), load_config("toy", [value])
     setup = Setup(config, compose(config, 1), corpus, Path("run"), 1)
     check_corpus(setup, verify=False)
-    corpus.manifest = corpus.manifest.model_copy(update={"trees": Linearisation()})
+    corpus.manifest = corpus.manifest.model_copy(update={"trees": asdict(Linearisation())})
     with pytest.raises(
         ConfigError, match=rf"{value.partition('=')[0]} is for .*, but .* holds trees, .*: set training\."
     ):

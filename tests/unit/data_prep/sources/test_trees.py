@@ -13,8 +13,8 @@ from data_prep.cli import main
 from data_prep.sources.trees import phrases
 from dstransformer.data import UNK_ID, Corpus
 from dstransformer.data.subwords import BpeDropout
-from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import parse_tree
+from dstransformer.extras.parsing.linearise import Linearisation
+from dstransformer.extras.parsing.trees import parse_tree
 
 SIZE = ("--vocab-size", "330")
 
@@ -38,7 +38,7 @@ def symbols_of(corpus: Corpus, split: str, row: int) -> list[str]:
 def test_the_target_side_is_the_symbols_of_the_tree(tmp_path: Path, treebank: Path) -> None:
     corpus = build_trees(tmp_path, "--trees", treebank, "--splits", "files:0.1,0.2")
     assert {name: len(corpus.split(name)) for name in corpus.splits} == {"train": 140, "validation": 20, "test": 40}
-    assert corpus.manifest.trees == Linearisation()
+    assert corpus.manifest.form == Linearisation()
     assert (corpus.manifest.src_lang, corpus.manifest.tgt_lang) == ("en", "tree")
     split = corpus.split("test")
     for row, (sentence, text) in enumerate(zip(split.src_texts(), split.tgt_texts(), strict=True)):
@@ -64,7 +64,7 @@ def test_the_recipe_says_how_trees_are_written(
     corpus = build_trees(
         tmp_path, "--trees", treebank, "--splits", "random:0.1,0.1", "--tags", tags, "--closing", closing
     )
-    assert corpus.manifest.trees == Linearisation(tags, closing)
+    assert corpus.manifest.form == Linearisation(tags, closing)
     assert written <= set(symbols_of(corpus, "validation", 0))
     # The raw text keeps the tags, from which a parser is scored.
     assert "(DT " in corpus.split("validation").tgt_texts()[0]

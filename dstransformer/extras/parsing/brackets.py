@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import zip_longest
 from typing import Any, Literal
 
 from dstransformer.errors import DataError
-from dstransformer.parsing.trees import EMPTY, TOP, Located, Tree, plain_label
+from dstransformer.extras.parsing.trees import EMPTY, TOP, Located, Tree, plain_label
 
 #: Labels that do not count: phrases are skipped, words are removed.
 DELETED = frozenset({TOP, EMPTY, ",", ":", "``", "''", "."})
@@ -140,7 +139,7 @@ class BracketScores:
         return "\n".join(lines) + failed + f"\n{self.signature}"
 
 
-def score_files(gold: Iterable[Located], parsed: Iterable[Located], tags: Tags = "parsed") -> BracketScores:
+def score_files(gold: Sequence[Located], parsed: Sequence[Located], tags: Tags = "parsed") -> BracketScores:
     """Score parsed trees against gold trees, one by one.
 
     Args:
@@ -151,45 +150,29 @@ def score_files(gold: Iterable[Located], parsed: Iterable[Located], tags: Tags =
     Raises:
         DataError: One side has more trees, or no sentence could be compared.
     """
-    scores, differing = _score(_pairs(gold, parsed), tags)
-    if not scores.all.sentences:
+    if len(gold) != len(parsed):
+        more, fewer, longer = ("gold", "parsed", gold) if len(gold) > len(parsed) else ("parsed", "gold", parsed)
+        count = min(len(gold), len(parsed))
         raise DataError(
-            f"no gold tree has the words of its parsed tree{differing}; give the trees of the same sentences"
+            f"{longer[count].place}: this {more} tree has no {fewer} one: there are only {count:,}; give the trees of "
+            "the same sentences, in the same order"
         )
+    scores = score_trees([one.tree for one in gold], [one.tree for one in parsed], tags)
+    if not scores.all.sentences:
+        first = f": first {gold[0].place} and {parsed[0].place}" if gold else ""
+        raise DataError(f"no gold tree has the words of its parsed tree{first}; give the trees of the same sentences")
     return scores
 
 
 def score_trees(gold: Sequence[Tree], parsed: Sequence[Tree], tags: Tags = "parsed") -> BracketScores:
-    """As :func:`score_files`, even if no sentence can be compared."""
-    pairs = zip(gold, parsed, strict=True)
-    return _score(((Located(ours, ""), Located(theirs, "")) for ours, theirs in pairs), tags)[0]
-
-
-def _pairs(gold: Iterable[Located], parsed: Iterable[Located]) -> Iterator[tuple[Located, Located]]:
-    for count, (ours, theirs) in enumerate(zip_longest(gold, parsed)):
-        if ours is None or theirs is None:
-            more, fewer = ("parsed", "gold") if ours is None else ("gold", "parsed")
-            extra = theirs if ours is None else ours
-            assert extra is not None
-            raise DataError(
-                f"{extra.place}: this {more} tree has no {fewer} one: there are only {count:,}; give the trees of the "
-                "same sentences, in the same order"
-            )
-        yield ours, theirs
-
-
-def _score(pairs: Iterable[tuple[Located, Located]], tags: Tags) -> tuple[BracketScores, str]:
-    """The scores, and the places of the first trees that differ in words."""
+    """As :func:`score_files`, of as many trees on both sides, even if no sentence can be compared."""
     everything, short = Counts(), Counts()
-    differing = ""
-    for ours, theirs in pairs:
-        counts = score_tree(ours.tree, theirs.tree, tags)
+    for ours, theirs in zip(gold, parsed, strict=True):
+        counts = score_tree(ours, theirs, tags)
         everything += counts
         if counts.words <= CUTOFF:
             short += counts
-        if counts.failed and not differing:
-            differing = f": first {ours.place} and {theirs.place}"
-    return BracketScores(everything, short, SIGNATURE.format(tags=tags)), differing
+    return BracketScores(everything, short, SIGNATURE.format(tags=tags))
 
 
 def score_tree(gold: Tree, parsed: Tree, tags: Tags = "parsed") -> Counts:

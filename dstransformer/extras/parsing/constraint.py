@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dstransformer.data import EOS_ID
-from dstransformer.parsing.linearise import NUMBERS, closes_phrase, number_of, opens_phrase
+from dstransformer.extras.parsing.linearise import NUMBERS, closes_phrase, number_of, opens_phrase
 
 #: Maximum number of open brackets; the deepest tree of the Penn Treebank has 36.
 MAX_DEPTH = 64
@@ -23,8 +23,8 @@ class SymbolTable:
     """The pieces that trees are written with, and what each does.
 
     Args:
-        symbols: The ids of the symbols, by their text (see :mod:`dstransformer.parsing.linearise`). Each that opens a
-            phrase has one that closes it.
+        symbols: The ids of the symbols, by their text, see :class:`Linearisation`. Each that opens a phrase
+            has one that closes it.
         device: Where the search runs.
 
     Attributes:

@@ -15,10 +15,10 @@ from torch import Tensor
 from dstransformer.config import DecodingConfig, load_config
 from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.decoding import Hypothesis, beam_search, length_penalty
-from dstransformer.decoding.constraint import MAX_DEPTH, SymbolTable, TreeConstraint
+from dstransformer.extras.parsing.constraint import MAX_DEPTH, SymbolTable, TreeConstraint
+from dstransformer.extras.parsing.linearise import Linearisation
+from dstransformer.extras.parsing.trees import TOP, Tree
 from dstransformer.model import Ensemble, Transformer
-from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import TOP, Tree
 
 LABELS = ("NP", "S", "VP")
 TAGS = ("DT", ",", "-LRB-")
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 def symbol_ids(form: Linearisation, labels: Sequence[str] = LABELS, tags: Sequence[str] = TAGS) -> dict[str, int]:
     """Ids of the symbols of these labels and tags, from 4 on."""
     closing = [f"){label}" for label in labels] if form.closing == "label" else [")"]
-    words = {"keep": [f"({tag})" for tag in tags], "xx": ["(XX)"], "numbered": form.extra_symbols}[form.tags]
+    words = {"keep": [f"({tag})" for tag in tags], "xx": ["(XX)"], "numbered": sorted(form.symbols([]))}[form.tags]
     return {name: number for number, name in enumerate([*(f"({label}" for label in labels), *closing, *words], 4)}
 
 

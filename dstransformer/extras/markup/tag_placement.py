@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dstransformer.data.alignment import WORD, Link
-from dstransformer.data.markup import MarkedText, Tag
+from dstransformer.extras.markup.markup import MarkedText, Tag
 
 #: Marks that stand for each other in different languages: quotation marks, and full-width punctuation.
 _ALIKE = str.maketrans(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dstransformer.data.markup import MAX_TAGS, MarkedText, Tag, parse_markup
 from dstransformer.errors import DataError
+from dstransformer.extras.markup.markup import MAX_TAGS, MarkedText, Tag, parse_markup
 
 
 def parse(line: str) -> MarkedText:

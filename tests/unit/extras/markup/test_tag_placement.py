@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dstransformer.data.alignment import Link, read_links
-from dstransformer.data.markup import MAX_TAGS, parse_markup
-from dstransformer.data.tag_placement import place_tags
+from dstransformer.extras.markup.markup import MAX_TAGS, parse_markup
+from dstransformer.extras.markup.tag_placement import place_tags
 
 _TAG = re.compile(r"<[^<>]*>")
 

@@ -9,9 +9,9 @@ import pytest
 from PYEVALB.parser import create_from_bracket_string
 from PYEVALB.scorer import Scorer
 
-from dstransformer.parsing import brackets
-from dstransformer.parsing.brackets import score_tree
-from dstransformer.parsing.trees import TOP, Tree, parse_tree
+from dstransformer.extras.parsing import brackets
+from dstransformer.extras.parsing.brackets import score_tree
+from dstransformer.extras.parsing.trees import TOP, Tree, parse_tree
 
 LABELS = ("S", "NP", "VP", "PP", "ADVP")
 TAGS = ("NN", "DT", "VBZ", "IN")

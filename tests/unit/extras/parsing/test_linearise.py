@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import TOP, Tree
+from dstransformer.extras.parsing.linearise import Linearisation
+from dstransformer.extras.parsing.trees import TOP, Tree
 
 ALL = [Linearisation(tags, closing) for tags in ("keep", "xx", "numbered") for closing in ("label", "bare")]  # type: ignore[arg-type]
 

@@ -9,16 +9,15 @@ from dstransformer.config import DecodingConfig
 from dstransformer.data import Tokenizer
 from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.beam import Constraint
-from dstransformer.decoding.constraint import MIN_BRACKETS, SymbolTable, TreeConstraint
 from dstransformer.decoding.engine import TorchEngine
-from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.texts import Output
 from dstransformer.decoding.translator import TextDecoder, check_strings
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import DataError
+from dstransformer.extras.parsing.constraint import MIN_BRACKETS, SymbolTable, TreeConstraint
+from dstransformer.extras.parsing.linearise import Linearisation, is_symbol
+from dstransformer.extras.parsing.trees import TOP, Tree, escape_brackets
 from dstransformer.io.progress import Advance
 from dstransformer.model import Bundle
-from dstransformer.parsing.linearise import Linearisation, is_symbol
-from dstransformer.parsing.trees import TOP, Tree, escape_brackets
 
 _PLAIN_QUOTES = str.maketrans(
     {
@@ -42,19 +41,17 @@ class Parser(TextDecoder):
         trees: How trees are written.
 
     Attributes:
-        split: Divides a sentence into words. At its spaces, unless another function is set: see :func:`penn_words` and
-            :func:`given_words`.
+        split: Divides a sentence into words: at its spaces, unless another function such as :func:`given_words` is set.
     """
 
     engine: TorchEngine
-    split: Callable[[str], Sequence[str]]
+    split: Callable[[str], Sequence[str]] = staticmethod(str.split)
 
     def __init__(
         self, engine: TorchEngine, tokenizer: Tokenizer, settings: DecodingConfig, trees: Linearisation
     ) -> None:
         super().__init__(engine, tokenizer, settings)
         self.trees = trees
-        self.split = str.split
         self._symbols = {name: number for name, number in tokenizer.symbols.items() if is_symbol(name)}
         self._names = {number: name for name, number in self._symbols.items()}
 
@@ -65,22 +62,18 @@ class Parser(TextDecoder):
         Raises:
             DataError: The bundle is a translator.
         """
-        if opened.trees is None:
+        if not isinstance(opened.form, Linearisation):
             raise DataError(
                 f"{opened.path} is not a parser but translates {opened.src_lang} to {opened.tgt_lang}: "
                 "use `dst translate`, or name the bundle of a model trained on trees"
             )
-        return cls(engine, opened.tokenizer, settings, opened.trees)
+        return cls(engine, opened.tokenizer, settings, opened.form)
 
     def search(
         self,
         sentences: Sequence[str],
         *,
         n_best: int = 1,
-        prefixes: Sequence[str] | None = None,
-        sampling: Sampling | None = None,
-        alignments: bool = False,
-        markup: bool = False,
         progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
@@ -89,23 +82,15 @@ class Parser(TextDecoder):
         Args:
             sentences: The sentences.
             n_best: Trees per sentence.
-            prefixes: Trees have none: must be None.
-            sampling: Trees are not sampled: must be None.
-            alignments: Trees are not aligned: must be False.
-            markup: Sentences have no tags: must be False.
             progress: Called after each batch with the number of its sentences.
             first: Number of the first sentence in warnings and errors.
 
         Raises:
-            ConfigError: ``n_best`` is more than the beam; or prefixes, sampling, alignments or markup are given.
+            ConfigError: ``n_best`` is more than the beam, or long inputs are split and there are several.
             DataError: A sentence is longer than the limit, than the positions that the model has learned, or than
                 memory allows.
         """
-        if prefixes is not None or sampling is not None:
-            raise ConfigError("a parser takes no prefix and draws no samples")
-        if alignments or markup:
-            raise ConfigError("a parser aligns no words and takes no markup")
-        self._check_request(n_best, prefixes, sampling)
+        self._check_n_best(n_best)
         words = list(map(self.split, check_strings("sentences", sentences)))
         numbers = range(first, first + len(words))
         self._check_words(words, numbers)
@@ -168,3 +153,9 @@ def penn_words(sentence: str) -> list[str]:
 
     plain = plain_spaces(sentence).translate(_PLAIN_QUOTES)
     return list(map(escape_brackets, NLTKWordTokenizer().tokenize(plain, convert_parentheses=True)))
+
+
+class RawTextParser(Parser):
+    """A parser of raw English text, which it divides into words nearly as the Penn Treebank does."""
+
+    split = staticmethod(penn_words)

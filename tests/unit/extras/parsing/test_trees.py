@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import DataError
-from dstransformer.parsing.trees import TOP, Tree, find_tree_files, iter_trees, normalise, read_trees
+from dstransformer.extras.parsing.trees import TOP, Tree, find_tree_files, iter_trees, normalise, read_trees
 
 TWO = """*x*x*x* Copyright
 ( (S

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.parsing.trees import Tree, normalise, read_trees
+from dstransformer.extras.parsing.trees import Tree, normalise, read_trees
 
-SAMPLE = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data")) / "treebank"
+SAMPLE = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[5] / "shared" / "data")) / "treebank"
 
 
 @pytest.fixture(scope="session")

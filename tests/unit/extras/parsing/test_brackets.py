@@ -10,8 +10,8 @@ import pytest
 
 from dstransformer.cli.program import run
 from dstransformer.errors import DataError
-from dstransformer.parsing.brackets import Counts, score_files, score_tree
-from dstransformer.parsing.trees import Located, Tree, iter_trees
+from dstransformer.extras.parsing.brackets import Counts, score_files, score_tree
+from dstransformer.extras.parsing.trees import Located, Tree, iter_trees
 
 GOLD = "(TOP (S (NP (DT the) (NN cat)) (VP (VBD sat) (PP (IN on) (NP (DT a) (NN mat)))) (. .)))"
 

@@ -8,11 +8,13 @@ the exception: they stand before the words of the sentence too, so that both sid
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from dstransformer.parsing.trees import TOP, Tree
+from dstransformer.data import UNK_ID, Tokenizer
+from dstransformer.data.form import Form
+from dstransformer.extras.parsing.trees import TOP, Tree, parse_tree
 
 #: The tag of every word, if tags are not kept.
 ANY_TAG = "XX"
@@ -22,7 +24,7 @@ NUMBERS = 100
 
 
 @dataclass(frozen=True)
-class Linearisation:
+class Linearisation(Form):
     """How trees are written.
 
     Attributes:
@@ -33,6 +35,16 @@ class Linearisation:
 
     tags: Literal["keep", "xx", "numbered"] = "keep"
     closing: Literal["label", "bare"] = "label"
+
+    model: ClassVar[str] = "a parser"
+    content: ClassVar[str] = "trees"
+    decoder: ClassVar[str] = "dstransformer.extras.parsing.parser:RawTextParser"
+    task: ClassVar[str] = "dstransformer.extras.parsing.task:Parsing"
+    requirements: ClassVar[tuple[str, ...]] = ("nltk",)
+    usage: ClassVar[tuple[str, ...]] = (
+        "dst parse {} input.txt --output output.mrg",
+        "dst evaluate {} --task parsing --gold test.mrg",
+    )
 
     def write(self, tree: Tree) -> list[str]:
         """``(S (NP (DT) (NN) )NP (VP (VBZ) )VP )S`` for a tree. An outermost ``TOP`` over one phrase is left out."""
@@ -57,10 +69,19 @@ class Linearisation:
             return " ".join(words)
         return " ".join(f"{number_symbol(place)[1:]} {word}" for place, word in enumerate(words))
 
-    @property
-    def extra_symbols(self) -> list[str]:
-        """Symbols that are needed whether or not the training trees have them."""
-        return [number_symbol(place) for place in range(NUMBERS)] if self.tags == "numbered" else []
+    def sources(self, sentences: Sequence[str]) -> list[str]:
+        """Sentences of words between single spaces as :meth:`sentence` writes them."""
+        return [self.sentence(sentence.split(" ")) for sentence in sentences]
+
+    def symbols(self, texts: Iterable[str]) -> set[str]:
+        """The symbols of trees, each on one line; and the numbers, if words are numbered."""
+        numbers = [number_symbol(place) for place in range(NUMBERS)] if self.tags == "numbered" else []
+        return {*numbers, *(symbol for text in texts for symbol in self.write(parse_tree(text)))}
+
+    def encode(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+        """The piece of each symbol of trees, each on one line; UNK for one that no training tree has."""
+        pieces = tokenizer.symbols
+        return [[pieces.get(symbol, UNK_ID) for symbol in self.write(parse_tree(text))] for text in texts]
 
     def read(self, symbols: Sequence[str], words: Sequence[str]) -> Tree:
         """The tree, with these words.

@@ -1,1 +1,0 @@
-"""Constituency parsing (section 6.3): trees, and labelled bracketing scores."""
