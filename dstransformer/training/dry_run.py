@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dstransformer.config import AUTO_PRECISION, fragment_names
 from dstransformer.distributed.launcher import check_environment, read_processes, single_process_warning
 from dstransformer.training.automatic import Devices, choose, emulation_warning, own_device
 from dstransformer.training.checkpoints.resume import check_resumed
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
+from dstransformer.training.runtime import check_sections
 from dstransformer.training.setup import (
     GIB,
     Setup,
@@ -69,6 +71,8 @@ def dry_run(request: TrainRequest, device: str | None = None) -> DryRun:
     check_environment(os.environ)
     setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
     resumed = find_resume_point(request, setup)
+    if not {*setup.config.deepspeed} <= {*fragment_names(), AUTO_PRECISION}:  # a file of the user's
+        check_sections(setup.ds_config)
     devices = Devices.of(own_device()) if device is None else Devices.named(device)
     setup = choose(setup, resumed, devices)
     check_corpus(setup, verify=True)

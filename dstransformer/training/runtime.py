@@ -60,7 +60,7 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     """Import DeepSpeed with its environment prepared and its logs reduced, and let it join the process group.
 
     Raises:
-        ConfigError: DeepSpeed rejects the sections of precision.
+        ConfigError: DeepSpeed rejects its configuration.
     """
     # DeepSpeed calls collectives by deprecated names; users cannot change that.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
@@ -81,7 +81,7 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     utils: Any = import_module("deepspeed.runtime.zero.utils")
     if Muon not in utils.ZERO_SUPPORTED_OPTIMIZERS:
         utils.ZERO_SUPPORTED_OPTIMIZERS.append(Muon)
-    check_precision(ds_config)
+    check_sections(ds_config)
     if offloads_optimizer(ds_config):
         operators = Path(os.environ["TORCH_EXTENSIONS_DIR"])
         wait_for_operator_builds(operators)
@@ -115,16 +115,19 @@ def rejections() -> Iterator[None]:
         ) from None
 
 
-def check_precision(ds_config: Mapping[str, Any]) -> None:
-    """Check the sections ``bf16`` and ``fp16``, which the engine reads in DeepSpeed's place.
+def check_sections(ds_config: Mapping[str, Any]) -> None:
+    """Check the sections that DeepSpeed closes to unknown keys: ``bf16``, ``fp16`` and ``zero_optimization``.
 
     Raises:
-        ConfigError: A key is unknown, or a value of the wrong type.
+        ConfigError: A key is unknown, or a value is out of range or of the wrong type.
     """
-    sections: Any = import_module("deepspeed.runtime.precision_config")
+    with contextlib.redirect_stdout(sys.stderr):  # where DeepSpeed would log from its import on
+        precision: Any = import_module("deepspeed.runtime.precision_config")
+        zero: Any = import_module("deepspeed.runtime.zero.config")
     with rejections():
-        sections.get_bfloat16_config(ds_config)
-        sections.get_float16_config(ds_config)
+        precision.get_bfloat16_config(ds_config)
+        precision.get_float16_config(ds_config)
+        zero.get_zero_config(ds_config)
 
 
 def gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:

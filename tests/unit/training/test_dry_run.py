@@ -72,6 +72,13 @@ def test_a_corpus_without_alignments_cannot_guide_a_head(run: Path) -> None:
     assert not (run.parent / "new").exists()
 
 
+def test_a_key_that_deepspeed_does_not_know_is_refused(run: Path) -> None:
+    fragment = run.parent / "own.json"
+    fragment.write_text(json.dumps({"zero_optimization": {"stage": 1, "reduce_bukcet_size": 4}}))
+    with pytest.raises(ConfigError, match="reduce_bukcet_size"):
+        dry_run(TrainRequest("toy", run.parent / "corpus", run.parent / "new", TINY, [str(fragment), "fp32"]))
+
+
 def test_registering_without_mlflow_is_refused(run: Path) -> None:
     request = TrainRequest("toy", run.parent / "corpus", run, TINY, ["zero1", "fp32"], register="en-de")
     with pytest.raises(UserError, match=r"--register en-de needs MLflow, but tracking\.enabled is false"):
