@@ -59,7 +59,8 @@ def test_a_norm_is_marked_as_deepspeed_marks_it(norm: float) -> None:
 
 @pytest.mark.parametrize(("content", "key"), [
     ({"fp16": {"enabled": True, "init_scale": 4}}, "init_scale"), ({"bf16": {"enable": True}}, "enable"),
-    ({"fp16": {"hysteresis": "two"}}, "hysteresis"), ({"zero_optimization": {"stage": 1, "reduce_size": 4}}, "reduce_size"),
+    ({"fp16": {"hysteresis": "two"}}, "hysteresis"),
+    ({"zero_optimization": {"stage": 1, "reduce_size": 4}}, "reduce_size"),
 ])  # fmt: skip
 def test_sections_are_checked_by_deepspeed(content: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError, match=f"DeepSpeed rejects its configuration: .*{key}"):
