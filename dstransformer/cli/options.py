@@ -123,7 +123,11 @@ def add_experiment(parser: CommandParser, *, required: bool = True) -> None:
         nargs=None if required else "?",
         help="name of a preset (dst presets) or a YAML file",
     )
-    parser.notes = {"PRESET": "one of `dst presets`, or a .yaml file; before --ds"}
+    precision = "the precision is --ds fp32, fp16, bf16 or auto_precision"
+    parser.notes = {
+        "PRESET": "one of `dst presets`, or a .yaml file; before --ds",
+        **dict.fromkeys(("--bf16", "--fp16", "--precision"), precision),
+    }
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override one or more values"
     )

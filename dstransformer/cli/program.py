@@ -15,7 +15,7 @@ from dstransformer import __version__
 from dstransformer.cli.options import CommandResult, Handler, split_values
 from dstransformer.io.command import CommandParser, print_text, run_guarded
 
-#: The modules of the commands by what they are for; ``dst --help`` lists them so. Nothing else knows the extras.
+#: The modules of the commands by what they are for; ``dst --help`` lists them so.
 GROUPS = {
     "every day": ("cli.train", "cli.translate", "cli.evaluate", "cli.presets"),
     "models": (

@@ -185,7 +185,7 @@ def _describe_dry_run(planned: DryRun) -> str:
 
 def _describe_peak_memory(gib: float | None, usable: float | None) -> str:
     if gib is None:
-        return "peak memory        not estimated: only for the attention backend varlen, without offloading and R-Drop"
+        return "peak memory        not estimated: only for GPUs with the backend varlen, without offloading and R-Drop"
     fits = ""
     if usable is not None:
         room = f"{usable:.1f} GiB usable beside CUDA's context and a margin of 10%"

@@ -245,7 +245,7 @@ class CommandParser(argparse.ArgumentParser):
         commands: Its commands, if it has any.
         headings: Headings in the list of commands, by the name of the first command below each.
         late: An optional argument that may also follow options, which argparse supports only since Python 3.13.
-        notes: What an error that names an argument adds to it, by the name in the help.
+        notes: What an error that names an argument, or an option of other tools, adds to it, by the name.
     """
 
     def __init__(self, *, examples: Sequence[str] = (), **given: Any) -> None:
@@ -330,8 +330,9 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _did_you_mean(word: str, names: Iterable[str]) -> str:
-    near = get_close_matches(word, sorted(names), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    plain = {name.lstrip("-"): name for name in sorted(names)}
+    near = get_close_matches(word.lstrip("-"), plain, n=1)
+    return f" (did you mean {plain[near[0]]!r}?)" if near else ""
 
 
 def _report_error(program: str, error: DstError, *, reports_errors: bool, cause: BaseException | None = None) -> None:

@@ -221,7 +221,8 @@ def open_bundle(path: str | Path) -> Bundle:
         folder = given / "bundle" if (given / "bundle").is_dir() else given
         if not folder.is_dir():
             what = "is not a folder" if given.exists() else "does not exist"
-            raise DataError(f"{given} {what}: expected a bundle with {WEIGHTS}, {CONFIG} and {TOKENIZER}")
+            wanted = f"name a run, a checkpoint, or a bundle ({WEIGHTS}, {CONFIG} and {TOKENIZER})"
+            raise DataError(f"{given} {what}: {wanted}")
         present = {path.name for path in folder.iterdir() if path.is_file()}
     except OSError as error:
         raise read_error(given, error) from None

@@ -66,8 +66,8 @@ def list_checkpoints(run: Path, *, verify: bool) -> list[Entry]:
     folder = CheckpointFolder(run / "checkpoints")
     paths = folder.folders()
     if not paths:
-        what = "does not exist" if not run.exists() else "holds no checkpoints: name the folder that dst train wrote"
-        raise DataError(f"{run} {what}")
+        what = "holds no checkpoints" if run.exists() else "does not exist"
+        raise DataError(f"{run} {what}: name the folder that dst train wrote")
     entries = list(_iter_entries(paths, verify=verify))
     best = rank_by_score([entry.checkpoint for entry in entries if entry.checkpoint and not entry.problem])[:1]
     return [replace(entry, best=entry.checkpoint in best) for entry in entries]
