@@ -118,13 +118,14 @@ def _listen(host: str, port: int) -> socket.socket:
     Raises:
         UserError: The host does not exist, or the port is in use or forbidden.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
-        if isinstance(error, socket.gaierror | UnicodeError):
-            reason = getattr(error, "strerror", "not a name")
-            raise UserError(f"--host {shown(host)}: {reason}; give an address of this machine, or 127.0.0.1") from None
+        reason = error.strerror if isinstance(error, OSError) else "not a name"
+        raise UserError(f"--host {shown(host)}: {reason}; give an address of this machine, or 127.0.0.1") from None
+    try:
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
+    except OSError as error:
         advice = {
             errno.EADDRINUSE: f"port {port} of {host} is in use: stop what uses it, or give another --port",
             errno.EACCES: f"port {port} needs more rights: give a --port from 1024 on",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import hashlib
 import os
 import resource
@@ -73,6 +74,8 @@ def fuzz(target: Target, folder: Path, inputs: int) -> None:
     report, last = folder / "report", folder / "last"
     sys.stdout.flush()
     sys.stderr.flush()
+    gc.collect()
+    gc.freeze()  # what earlier tests left may own threads, which a child must not end: they are not there
     child = os.fork()
     if child == 0:
         status = 1
@@ -84,6 +87,7 @@ def fuzz(target: Target, folder: Path, inputs: int) -> None:
             report.write_text(text, encoding="utf-8", errors="backslashreplace")
         finally:
             os._exit(status)
+    gc.unfreeze()
     _, status = os.waitpid(child, 0)
     if status == 0:
         return
