@@ -300,12 +300,13 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
 
 
 def example_target(directions: Sequence[Direction]) -> str:
-    """The option ``--to`` of an example: the tag of a language with few tags; empty if no direction has one."""
+    """The option ``--to`` of an example: a language that has one tag, or else a tag; empty if no direction has one."""
     tagged = [direction for direction in directions if direction.tag]
     if not tagged:
         return ""
-    first = min(tagged, key=lambda one: sum(other.tgt_lang == one.tgt_lang for other in tagged))
-    return f" --to {shlex.quote(str(first.tag))}"
+    tags = {one.tgt_lang: {other.tag for other in directions if other.tgt_lang == one.tgt_lang} for one in tagged}
+    first = min(tagged, key=lambda direction: len(tags[direction.tgt_lang]))
+    return f" --to {first.tgt_lang if len(tags[first.tgt_lang]) == 1 else shlex.quote(str(first.tag))}"
 
 
 def _format_usage(bundle: Path, manifest: Manifest) -> str:
