@@ -41,7 +41,8 @@ def test_names_tell_runs_corpora_and_models_apart() -> None:
 
 def test_an_example_names_a_direction_that_its_language_tells() -> None:
     back, real, other = (Direction("en", "de", "<bt>"), Direction("en", "de", ">>deu<<"), Direction("de", "en", "<en>"))
-    assert example_target([back, real, other]) == " --to '<en>'"
+    assert example_target([back, real, other]) == " --to en"
+    assert example_target([back, real]) == " --to '<bt>'"
     assert example_target([]) == ""
 
 
