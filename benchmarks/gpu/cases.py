@@ -147,11 +147,10 @@ class Choice:
 def build_cases(choice: Choice) -> list[Case]:
     """Build the cases, the most informative first, because the time limit may cut off the last ones.
 
-    What ``dst train`` does with each preset as it is shipped comes first. Precisions come in the given order; within
-    each, varlen before padded, engine before bare loop, eager before compiled, and training before decoding. Cases with
-    the first precision and the first backend are profiled.
+    Precisions come in the given order; within each, varlen before padded, engine before bare loop, eager before
+    compiled, and training before decoding. Cases with the first precision and the first backend are profiled.
     """
-    cases = _shipped_cases(choice)
+    cases: list[Case] = []
     for precision, backend in itertools.product(choice.precisions, choice.backends):
         leading = precision == choice.precisions[0] and backend == choice.backends[0]
         profile = leading or choice.trace is not None
@@ -172,29 +171,9 @@ def build_cases(choice: Choice) -> list[Case]:
             )
             for loop, compiled, model in itertools.product(choice.loops, choice.compiled, choice.models)
         ]
-        cases = list(dict.fromkeys(cases))  # the case as shipped may be one of these
         if backend == choice.backends[0]:
             cases += [
                 Case("decode", model, precision, backend, profile=profile, trace=choice.trace, work=choice.work)
                 for model in choice.models
             ]
     return cases
-
-
-def _shipped_cases(choice: Choice) -> list[Case]:
-    """Training with the number of micro-batches of each preset, in the first precision and with the first backend."""
-    if choice.micro_batches is not None or False not in choice.compiled or "engine" not in choice.loops:
-        return []
-    return [
-        Case(
-            act="train",
-            model=model,
-            precision=choice.precisions[0],
-            backend=choice.backends[0],
-            micro_batches=load_config(model).batch.micro_batch_count,
-            profile=True,
-            trace=choice.trace,
-            work=choice.work,
-        )
-        for model in choice.models
-    ]

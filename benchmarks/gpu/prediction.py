@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.changes import CHANGES, replay_graphs
 from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, Counted, Counts, load_counts
@@ -19,6 +21,12 @@ from dstransformer.model import parameter_count, training_flops
 #: Source tokens of a batch of sentences to translate: as shipped, and more.
 _BATCH_TOKENS = (4096, 16_384, 32_768, 65_536)
 
+#: Rows and keys of a block that flash attention computes, for heads of 64.
+FLASH_BLOCK = 128
+
+#: How often its backward pass reads or writes the fp32 gradients of the queries.
+_FLASH_PASSES = 4
+
 _SEARCH_COLUMNS = (
     "model | source tokens a batch: | FLOPs a step: | GB moved: | launches: | waits: | products, ms: | memory, ms: | "
     "host, ms: | waits, ms: | step, ms: | target tokens/s:"
@@ -26,27 +34,36 @@ _SEARCH_COLUMNS = (
 
 _COLUMNS = (
     "model | what | FLOPs: | GB moved: | launches: | waits: | products, ms: | memory, ms: | host, ms: | waits, ms: | "
-    "links, ms: | update, ms: | target tokens/s: | of the peak:"
+    "links, ms: | update, ms: | target tokens/s, at most: | at least: | of the peak:"
 )
 
 
 @dataclass(frozen=True)
 class Row:
-    """A predicted layout of training; ``layout`` is None if it was not counted, but changed."""
+    """A predicted layout of training; ``layout`` is None if it was not counted, but changed.
+
+    ``time`` is that of the best assumptions, ``cautious`` that of the worst.
+    """
 
     model: str
     what: str
     layout: Counted | None
     work: Work
     time: UpdateTime
+    cautious: UpdateTime
     tgt_tokens: float
     model_flops: float
     gpus: int
 
     @property
     def speed(self) -> float:
-        """Target tokens per second of all GPUs."""
+        """Target tokens per second of all GPUs, at most."""
         return self.tgt_tokens / self.time.total
+
+    @property
+    def least(self) -> float:
+        """Likewise, at least."""
+        return self.tgt_tokens / self.cautious.total
 
     def format(self, sheet: Sheet) -> str:
         """The row of the table."""
@@ -56,7 +73,8 @@ class Row:
         terms = " | ".join(f"{1000 * term:.1f}" for term in seconds)
         return (
             f"{self.model} | {self.what} | {self.work.flops:.2e} | {self.work.moved / 1e9:.1f} | "
-            f"{self.work.host_launches:,} | {self.work.waits} | {terms} | {self.speed:,.0f} | {share:.0%}"
+            f"{self.work.host_launches:,} | {self.work.waits} | {terms} | {self.speed:,.0f} | {self.least:,.0f} | "
+            f"{share:.0%}"
         )
 
 
@@ -90,10 +108,14 @@ def _format_search(model: str, batch_tokens: int, sheet: Sheet) -> str:
 
 def describe_assumptions(sheet: Sheet) -> str:
     """What a prediction assumes."""
+    worst = sheet.cautious()
     return (
-        f"{sheet.name}: products at {sheet.product_share:.0%} of {sheet.products / 1e12:,.0f} TFLOP/s, other operators "
-        f"at {sheet.bandwidth_share:.0%} of {sheet.bandwidth / 1e12:.2f} TB/s and {KERNEL_SECONDS * 1e6:.0f} µs at "
-        f"least, links at {sheet.link_share:.0%} of {sheet.link / 1e9:.0f} GB/s. The host takes "
+        f"{sheet.name}: products at {sheet.product_share:.0%} of {sheet.products / 1e12:,.0f} TFLOP/s (at worst "
+        f"{worst.product_share:.0%}), other operators at {sheet.bandwidth_share:.0%} of "
+        f"{sheet.bandwidth / 1e12:.2f} TB/s ({worst.bandwidth_share:.0%}) and {KERNEL_SECONDS * 1e6:.0f} µs at least, "
+        f"no time between kernels ({worst.gap * 1e6:.0f} µs), links at {sheet.link_share:.0%} of "
+        f"{sheet.link / 1e9:.0f} GB/s. Flash attention computes blocks of {FLASH_BLOCK} x {FLASH_BLOCK} of each "
+        f"sentence, and passes {_FLASH_PASSES} times over fp32 gradients of as many rows. The host takes "
         f"{LAUNCH_SECONDS * 1e6:.0f} µs per operator, {TRITON_SECONDS * 1e6:.0f} µs per Triton kernel; a wait "
         f"leaves the device idle for {WAIT_SECONDS * 1e6:.0f} µs. An update takes the longer of device and host, then "
         "waits and links. Operators, bytes and waits are counted on a faked device; bf16, eager."
@@ -104,16 +126,16 @@ def predict_training(model: str, sheet: Sheet, gpus: int) -> list[Row]:
     """Predict training as shipped, and with each change on top of those before."""
     found = load_counts()
     config = load_config(model)
-    shipped = config.batch.micro_batch_count
-    layouts = [("as shipped", Counted(model, 1, gpus, shipped))]
+    layouts = [("as shipped", Counted(model, 1, gpus, gpus))]
     if gpus == 1:
-        layouts.append(("1 micro-batch", Counted(model, 1, 1, 1)))
+        layouts.insert(0, ("8 micro-batches", Counted(model, 1, 1, 8)))
     layouts.append(("ZeRO 0", layouts[-1][1]._replace(stage=0)))
     flops, tgt_tokens = _model_work(config)
     rows = []
 
     def add(what: str, work: Work, layout: Counted | None = None) -> None:
-        rows.append(Row(model, what, layout, work, predict(work, sheet), tgt_tokens, flops, gpus))
+        times = predict(work, sheet), predict(work, sheet.cautious())
+        rows.append(Row(model, what, layout, work, *times, tgt_tokens, flops, gpus))
 
     for what, layout in layouts:
         add(what, _work(config, layout, found[layout]), layout)
@@ -126,15 +148,24 @@ def predict_training(model: str, sheet: Sheet, gpus: int) -> list[Row]:
     return rows
 
 
-def predict_case(case: Case, sheet: Sheet) -> float | None:
-    """Predict the target tokens per second of a case of the benchmark; None if its like was not counted."""
+def predict_case(case: Case, sheet: Sheet) -> tuple[float, float] | None:
+    """Predict the target tokens per second of a case of the benchmark, at least and at most.
+
+    Returns:
+        None if its like was not counted.
+    """
     if not _is_counted(case):
         return None
+    worst_and_best = sheet.cautious(), sheet
     if case.act == "decode":
-        return predict_search(case.model, sheet, case.work.batch_tokens).tokens_per_second
-    layout, config = _layout(case), case.load_config()
+        tokens = case.work.batch_tokens
+        least, most = (predict_search(case.model, of, tokens).tokens_per_second for of in worst_and_best)
+        return least, most
+    layout = _layout(case)
     counts = load_counts()[layout]
-    return counts.tgt_tokens / predict(_work(config, layout, counts), sheet).total
+    work = _work(case.load_config(), layout, counts)
+    least, most = (counts.tgt_tokens / predict(work, of).total for of in worst_and_best)
+    return least, most
 
 
 def predict_peak(case: Case) -> float | None:
@@ -152,16 +183,17 @@ def _layout(case: Case) -> Counted:
     return Counted(case.model, 1, 1, case.micro_batches)
 
 
-def describe_beside(predicted: float | None, peak_bytes: float | None = None) -> str:
+def describe_beside(predicted: tuple[float, float] | None, peak_bytes: float | None = None) -> str:
     """Predictions, to print after the measured figures; empty if there is none."""
-    speed = "" if predicted is None else f"; predicted {predicted:,.0f} target tokens/s"
+    speed = "" if predicted is None else "; predicted {:,.0f} to {:,.0f} target tokens/s".format(*predicted)
     return speed if peak_bytes is None else f"{speed}; counted {peak_bytes / 2**30:.1f} GiB"
 
 
 def _work(config: Config, layout: Counted, counts: Counts) -> Work:
     parameters, gpus = parameter_count(config.model, VOCABULARY), layout.gpus
     traffic = _link_bytes(layout.stage, gpus, max(1, layout.micro_batches // gpus), parameters)
-    return Work(counts.operators, counts.waits, _attention_flops(config) / gpus, traffic)
+    flops, moved = _attention(config)
+    return Work(counts.operators, counts.waits, flops / gpus, moved / gpus, traffic)
 
 
 def _link_bytes(stage: int, world_size: int, steps: int, parameters: int) -> float:
@@ -176,14 +208,22 @@ def _link_bytes(stage: int, world_size: int, steps: int, parameters: int) -> flo
 
 def _model_work(config: Config) -> tuple[int, int]:
     """Operations of the model, and target tokens, of a whole update."""
-    (update,) = build_updates(build_budget(config.batch), 1, VOCABULARY)
+    (update,) = build_updates(build_budget(config.with_micro_batches(1).batch), 1, VOCABULARY)
     rows = config.model.embedding_rows(VOCABULARY)
     return training_flops(config.model, rows, update.sums), update.tgt_tokens
 
 
-def _attention_flops(config: Config) -> float:
-    """Operations of the products inside attention: two forward, five backward, as flash attention repeats one."""
-    (update,) = build_updates(build_budget(config.batch), 1, VOCABULARY)
-    sums, model = update.sums, config.model
-    seen = model.encoder_depth * sums.src_src + model.decoder_depth * (sums.tgt_tgt + sums.tgt_src)
-    return 7.0 * model.num_heads * (model.d_k + model.d_v) * seen
+def _attention(config: Config) -> tuple[float, float]:
+    """Operations of the products inside flash attention in an update, and bytes of its fp32 gradients of the queries.
+
+    There are two products forward, five backward, as it repeats one. The gradients are cleared, added to, which reads
+    and writes them, and read to be rounded.
+    """
+    (update,) = build_updates(build_budget(config.with_micro_batches(1).batch), 1, VOCABULARY)
+    (batch,), model = update.batches, config.model
+    src, tgt = (np.diff(packing.cu.numpy()) for packing in (batch.src_packing, batch.tgt_packing))
+    src, tgt = (-(-lengths // FLASH_BLOCK) * FLASH_BLOCK for lengths in (src, tgt))
+    seen = model.encoder_depth * int(src @ src) + model.decoder_depth * int(tgt @ tgt + tgt @ src)
+    rows = model.encoder_depth * int(src.sum()) + model.decoder_depth * 2 * int(tgt.sum())
+    width = model.num_heads * (model.d_k + model.d_v)
+    return 7.0 * width * seen, 4.0 * _FLASH_PASSES * rows * model.num_heads * model.d_k

@@ -42,6 +42,7 @@ class Work:
         operators: The operators.
         waits: How often the host waits for the device, on average.
         attention_flops: Operations of the products inside attention, which the operators do not state.
+        attention_bytes: Bytes that attention moves beside what it is given and returns.
         reduced_bytes: Bytes that each GPU sends to the others.
         launches: Launches by the host, if it does not launch every operator by itself.
     """
@@ -49,6 +50,7 @@ class Work:
     operators: Sequence[Operator]
     waits: float
     attention_flops: float = 0.0
+    attention_bytes: float = 0.0
     reduced_bytes: float = 0.0
     launches: int | None = None
 
@@ -63,15 +65,16 @@ class Work:
         return sum(operator.calls * operator.flops for operator in self.operators) + self.attention_flops
 
     @property
-    def moved(self) -> int:
+    def moved(self) -> float:
         """Bytes that operators without products move."""
-        return sum(operator.calls * operator.moved for operator in self.operators if not operator.flops)
+        moved = sum(operator.calls * operator.moved for operator in self.operators if not operator.flops)
+        return moved + self.attention_bytes
 
 
 def predict(work: Work, sheet: Sheet) -> UpdateTime:
     """Predict the time of some work: each operator takes the longer of its operations and its bytes."""
     flops_rate, byte_rate = sheet.products * sheet.product_share, sheet.bandwidth * sheet.bandwidth_share
-    products, memory, host = work.attention_flops / flops_rate, 0.0, 0.0
+    products, memory, host = work.attention_flops / flops_rate, work.attention_bytes / byte_rate, 0.0
     for operator in work.operators:
         bound = max(operator.flops / flops_rate, operator.moved / byte_rate, KERNEL_SECONDS)
         if operator.flops:
@@ -80,6 +83,7 @@ def predict(work: Work, sheet: Sheet) -> UpdateTime:
             memory += operator.calls * bound
         if operator.name in TRITON:
             host += operator.calls * (TRITON_SECONDS - LAUNCH_SECONDS)
+        memory += operator.calls * sheet.gap
     return UpdateTime(
         products=products,
         memory=memory,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Seconds of the host per operator in eager mode, autograd and Python included.
 LAUNCH_SECONDS = 10e-6
@@ -18,7 +18,8 @@ WAIT_SECONDS = 100e-6
 class Sheet:
     """A device's data sheet, and the shares of it that programs reach.
 
-    The shares are assumptions, from what others report of large matrix products and of copies.
+    The shares and the gap are assumptions, from what others report of large matrix products and of copies: the best of
+    them here, the worst in :meth:`cautious`.
 
     Attributes:
         name: The device.
@@ -28,6 +29,7 @@ class Sheet:
         product_share: Share of ``products`` that the products of a Transformer reach.
         bandwidth_share: Share of ``bandwidth`` that operators limited by memory reach.
         link_share: Share of ``link`` that an all-reduce reaches.
+        gap: Seconds between two kernels.
     """
 
     name: str
@@ -37,6 +39,11 @@ class Sheet:
     product_share: float
     bandwidth_share: float = 0.8
     link_share: float = 0.75
+    gap: float = 0.0
+
+    def cautious(self) -> Sheet:
+        """The same device, of which programs reach less: the factors of base's products are short, 512 wide."""
+        return replace(self, product_share=0.75 * self.product_share, bandwidth_share=0.65, gap=2e-6)
 
 
 SHEETS = {

@@ -11,7 +11,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The words after ``dst``; None for those of the process.
     """
-    limit_spinning()
+    set_variables()
     try:
         from dstransformer.cli import program
     except KeyboardInterrupt:
@@ -20,11 +20,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return program.run(arguments)
 
 
-def limit_spinning() -> None:
-    """Make threads of GNU OpenMP that wait for work sleep early, unless the user's environment sets how they wait.
+def set_variables() -> None:
+    """Set what PyTorch and OpenMP read when they are loaded, unless the user's environment has set it.
 
-    By default they first spin 300,000 times, which takes processor time from other work on the same core
-    (``python -m benchmarks spinning``). OpenMP reads the variable when PyTorch loads it.
+    Threads of GNU OpenMP that wait for work sleep early. By default they first spin 300,000 times, which takes
+    processor time from other work on the same core (``python -m benchmarks spinning``). On a GPU the segments of
+    PyTorch's allocator grow, as the size of a batch changes with every update.
     """
-    if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+    if "torch" in sys.modules:
+        return
+    if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    if "PYTORCH_ALLOC_CONF" not in os.environ:  # its newer name
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")

@@ -11,6 +11,7 @@ from typing import TypeVar
 import psutil
 import torch
 
+from dstransformer.distributed.world import warn_of_driver_problem
 from dstransformer.errors import ConfigError, DstError, shown
 from dstransformer.io.progress import Advance
 
@@ -121,13 +122,16 @@ def is_memory_error(error: Exception) -> bool:
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """The device to decode on: None chooses CUDA if it is available, else the CPU.
+    """The device to decode on: None chooses CUDA if it is available, else the CPU, with a warning if there is a GPU.
 
     Raises:
         ConfigError: The name is not a device, or PyTorch cannot compute on the device.
     """
     if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        warn_of_driver_problem("decodes")
+        return torch.device("cpu")
     try:
         chosen = torch.device(device)
     except RuntimeError:

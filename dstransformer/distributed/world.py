@@ -44,12 +44,11 @@ GROUP_TIMEOUT = timedelta(hours=1)
 
 #: Variables for GPUs, unless they are set. If NCCL fails, PyTorch aborts its communicator and not the process, which
 #: then raises, names the rank that died and records its exit status. NCCL's heartbeat would end a job that was
-#: suspended; ours does not. Segments that grow fit batches whose size changes with every update. cuDNN's attention
-#: builds a plan for every new size, which takes longer than an update.
+#: suspended; ours does not. PyTorch counts it in milliseconds in an int of 32 bits: beyond 24 days the threads that
+#: watch it would not sleep. cuDNN's attention builds a plan for every new size, which takes longer than an update.
 CUDA_VARIABLES = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
-    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(30 * 24 * 3600),
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(24 * 24 * 3600),
     "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
 }
 
@@ -410,12 +409,8 @@ def _choose_device(processes: Processes, environment: Mapping[str, str]) -> torc
     failure: UserError | None = None
     if not torch.cuda.is_available():
         if accelerator != "cuda":
-            if processes.local_rank == 0 and (problem := find_driver_problem(environment)) is not None:
-                logger.warning(
-                    "%s has an NVIDIA GPU that PyTorch %s cannot use (%s), so the CPU trains: install a PyTorch that "
-                    "fits the driver, or a newer driver",
-                    platform.node(), torch.__version__, problem,
-                )  # fmt: skip
+            if processes.local_rank == 0:
+                warn_of_driver_problem("trains", environment)
             return torch.device("cpu")
         failure = UserError(
             f"DS_ACCELERATOR is cuda, but {platform.node()} has no visible GPU: unset it to train on the CPU"
@@ -431,6 +426,15 @@ def _choose_device(processes: Processes, environment: Mapping[str, str]) -> torc
     return torch.device("cuda", processes.local_rank if torch.cuda.device_count() > 1 else 0)
 
 
+def warn_of_driver_problem(does: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Warn if the CPU does something, such as ``trains``, because PyTorch cannot use the GPUs of this machine."""
+    if (problem := find_driver_problem(environment)) is not None:
+        logger.warning(
+            "%s has an NVIDIA GPU that PyTorch %s cannot use (%s), so the CPU %s: install a PyTorch that fits the "
+            "driver, or a newer driver", platform.node(), torch.__version__, problem, does,
+        )  # fmt: skip
+
+
 def find_driver_problem(environment: Mapping[str, str]) -> str | None:
     """Why PyTorch cannot use the GPUs of this machine; None if there are none, they are hidden, or it can."""
     is_hidden = environment.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
@@ -444,10 +448,14 @@ def find_driver_problem(environment: Mapping[str, str]) -> str | None:
 
 
 def _set_variables(environment: MutableMapping[str, str], device: torch.device) -> None:
-    """Set what PyTorch and DeepSpeed read of a device, unless the user has set it, under PyTorch's newer names too."""
+    """Set what PyTorch and DeepSpeed read of a device, unless the user has set it.
+
+    DeepSpeed takes the local rank for the number of the GPU, also where each process sees only its own.
+    """
+    if device.type == "cuda":
+        environment["LOCAL_RANK"] = str(device.index)
     for name, value in (CUDA_VARIABLES if device.type == "cuda" else {"DS_ACCELERATOR": "cpu"}).items():
-        if name.replace("CUDA_", "") not in environment:
-            environment.setdefault(name, value)
+        environment.setdefault(name, value)
 
 
 def _identity(device: torch.device) -> str | None:

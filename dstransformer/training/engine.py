@@ -279,15 +279,15 @@ class Engine:
     def snapshot(self) -> Snapshot:
         """Copy the shards that this rank writes and, on rank 0, all weights to CPU memory."""
         copies = [
-            Shard(
-                shard.name, shard.start, {kind: tensor.to("cpu", copy=True) for kind, tensor in shard.tensors.items()}
-            )
+            Shard(shard.name, shard.start, {kind: _copy_to_host(tensor) for kind, tensor in shard.tensors.items()})
             for shard in self._own_shards()
         ]
         weights = {}
         for name, weight in self.iter_weights():  # gathering is collective
             if self._world.is_rank0:
-                weights[name] = weight.to("cpu", copy=True)
+                weights[name] = _copy_to_host(weight)
+        if self._world.device.type == "cuda":
+            torch.cuda.synchronize()
         return Snapshot(copies, weights)
 
     def _own_shards(self) -> list[Shard]:
@@ -329,6 +329,12 @@ class Engine:
             group["lr"] = factor * scheduler.lr_lambdas[0](applied)
         if self._loss_scale is not None and state.loss_scale is not None:
             self._loss_scale.resume(state.loss_scale)
+
+
+def _copy_to_host(tensor: Tensor) -> Tensor:
+    """Copy a tensor, from a GPU into page-locked memory, which PyTorch reuses; that copy is still under way."""
+    copied = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return copied.copy_(tensor, non_blocking=True)
 
 
 def dropout_seed(seed: int, update: int, micro_batch: int) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import logging
+from functools import cache, lru_cache
 from typing import Literal
 
 import torch
@@ -13,6 +14,8 @@ from dstransformer.config import ModelConfig
 from dstransformer.data.packing import Packing
 from dstransformer.errors import ConfigError
 from dstransformer.model.ops.reference import HeadShape, split_projections
+
+logger = logging.getLogger(__name__)
 
 Backend = Literal["auto", "varlen", "padded"]
 
@@ -78,6 +81,8 @@ def attention(
         F.pad(part, (0, width - part.shape[-1])) if part.shape[-1] < width else part
         for part in split_projections(queries, keys_values, shape)
     )
+    if not HAS_OPERATOR:
+        _warn_of_public_function()
     attend = _attend if HAS_OPERATOR else _attend_public
     out = attend(q, k, v, packing, key_packing, shape)
     return out[..., : shape.d_v].flatten(1)
@@ -101,6 +106,15 @@ def _attend_public(q: Tensor, k: Tensor, v: Tensor, packing: Packing, key_packin
     )  # fmt: skip
     assert isinstance(out, Tensor)
     return out
+
+
+@cache
+def _warn_of_public_function() -> None:
+    logger.warning(
+        "PyTorch %s lacks the flash attention of 2.11 to 2.13: its varlen_attn computes, which takes more time of "
+        "the host, and on Hopper several times as long on the GPU",
+        torch.__version__,
+    )
 
 
 def _has_operator() -> bool:

@@ -51,14 +51,17 @@ def build_extension() -> Path:
     return library
 
 
-def fake_device(on_wait: Callable[[str], None], on_kernel: Callable[[str, Sequence[Any]], None]) -> None:
+def fake_device(
+    on_wait: Callable[[str], None], on_kernel: Callable[[str, Sequence[Any]], None], visible: int = 8
+) -> None:
     """Make this process, which has loaded the extension, one that has CUDA devices; it stays so.
 
     Args:
         on_wait: Called with a name whenever the host waits for the device.
         on_kernel: Called with name and arguments of each kernel that Triton would launch.
+        visible: Number of devices.
     """
-    for target, name, value in _stand_ins(on_wait):
+    for target, name, value in _stand_ins(on_wait, visible):
         mock.patch.object(target, name, value, create=True).start()
     # PyTorch would make a real tensor on the device at its first use, and one for each constant.
     mock.patch("torch._subclasses.fake_tensor.init_gpu_context").start()
@@ -156,8 +159,14 @@ def _within(_: Any) -> Iterator[None]:
     yield
 
 
-def _stand_ins(on_wait: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
+def _stand_ins(on_wait: Callable[[str], None], visible: int) -> list[tuple[Any, str, Any]]:
     """What replaces each function of ``torch.cuda`` that an update calls."""
+
+    def set_device(device: Any) -> None:
+        index = device if isinstance(device, int) else torch.device(device).index
+        if index is not None and index >= visible:
+            raise RuntimeError(f"CUDA error: invalid device ordinal {index}")
+
     _Event.on_wait = _Stream.on_wait = on_wait
     main = _Stream()
     properties = SimpleNamespace(
@@ -165,9 +174,9 @@ def _stand_ins(on_wait: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
     )
     functions: dict[str, Any] = {
         "is_available": lambda: True,
-        "device_count": lambda: 8,
+        "device_count": lambda: visible,
         "current_device": lambda: 0,
-        "set_device": lambda _: None,
+        "set_device": set_device,
         "synchronize": lambda _=None: on_wait("synchronize the device"),
         "get_device_capability": lambda _=None: CAPABILITY,
         "get_device_properties": lambda _=None: properties,

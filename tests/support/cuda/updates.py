@@ -30,6 +30,8 @@ class Layout:
         world_size: Number of processes; the recorded one is rank 0.
         overrides: ``section.key=value`` overrides of the preset.
         vocabulary: Size of the joint vocabulary.
+        local_rank: That of the recorded process.
+        visible: Number of GPUs that it sees.
         kernels: Whether the Triton kernels run, for which triton must be installed, or PyTorch's operators.
     """
 
@@ -38,6 +40,8 @@ class Layout:
     world_size: int = 1
     overrides: Sequence[str] = ()
     vocabulary: int = 37_000
+    local_rank: int = 0
+    visible: int = 8
     kernels: bool = False
 
 
@@ -85,7 +89,12 @@ def record_update(layout: Layout) -> Recorded:
     from support.processes.forks import environment
     from support.processes.launching import run_command
 
-    processes = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size), "DS_ACCELERATOR": "cuda"}
+    processes = {
+        "RANK": "0",
+        "LOCAL_RANK": str(layout.local_rank),
+        "WORLD_SIZE": str(layout.world_size),
+        "DS_ACCELERATOR": "cuda",
+    }
     processes["DST_GPU_KERNELS"] = str(int(layout.kernels))
     variables = {**processes, "TRITON_INTERPRET": "0"}
     with tempfile.TemporaryDirectory(prefix="dst-faked-") as folder:
@@ -106,7 +115,7 @@ def main(arguments: Sequence[str]) -> None:
     from support.cuda.record import Recorder
 
     recorder = Recorder()
-    fake_device(recorder.wait, recorder.kernel)
+    fake_device(recorder.wait, recorder.kernel, layout.visible)
     join_group(0, layout.world_size)
     recorded = _run(layout, recorder)
     result.write_text(json.dumps(asdict(recorded)), encoding="utf-8")
@@ -122,13 +131,17 @@ def _run(layout: Layout, recorder: Any) -> Recorded:
     from dstransformer.config import compose, load_config
     from dstransformer.data.plan import build_budget
     from dstransformer.distributed.launcher import Processes
-    from dstransformer.distributed.world import World
+    from dstransformer.distributed.world import World, _choose_device, _set_variables
     from dstransformer.training.engine import Engine
 
     config = load_config(layout.preset, list(layout.overrides), list(layout.fragments))
     (real,) = build_updates(build_budget(config.batch), 1, layout.vocabulary)
     with FakeTensorMode() as mode, recorder:
-        world = World(Processes(0, 0, layout.world_size), torch.device("cuda", 0))
+        processes = Processes(0, layout.local_rank, layout.world_size)
+        device = _choose_device(processes, os.environ)
+        _set_variables(os.environ, device)
+        torch.cuda.set_device(device)
+        world = World(processes, device)
         engine = Engine(config, compose(config, layout.world_size), layout.vocabulary, world)
         update = _own_share(real, layout.world_size, mode)
         for number in range(1, WARM_UP + 1):

@@ -80,6 +80,16 @@ def test_an_update_runs_on_one_device_and_waits_as_often_as_it_must() -> None:
 
 
 @faked
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.extended), 3])
+def test_the_only_visible_gpu_is_used_by_any_local_rank(stage: int) -> None:
+    """As under ``srun --gpus-per-task=1``; DeepSpeed would take the GPU with the number of the local rank."""
+    layout = Layout(
+        "base", (f"zero{stage}", "bf16"), 2, (*SMALL, "batch.micro_batches=2"), 1000, local_rank=1, visible=1
+    )
+    assert record_update(layout).launches > 0
+
+
+@faked
 @pytest.mark.parametrize(("stage", "at_weights"), [(1, 0), pytest.param(3, 37, marks=pytest.mark.extended)])
 def test_weights_are_rounded_once_an_update_below_stage_3(stage: int, at_weights: int) -> None:
     """The other casts of a micro-batch are those of two embedded inputs, and of two gradients of the loss."""

@@ -73,7 +73,12 @@ def test_heads_that_are_too_wide_are_padded(monkeypatch: pytest.MonkeyPatch) -> 
     assert assert_equal(tiny_config(d_k=264, num_layers=1), monkeypatch) == []
 
 
-def test_the_public_function_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_public_function_computes_the_same_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     assert varlen.HAS_OPERATOR
     monkeypatch.setattr(varlen, "HAS_OPERATOR", False)
+    varlen._warn_of_public_function.cache_clear()
     assert len(assert_equal(tiny_config(), monkeypatch)) == 6
+    (warning,) = caplog.messages
+    assert f"PyTorch {torch.__version__} lacks the flash attention of 2.11" in warning
