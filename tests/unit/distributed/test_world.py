@@ -128,7 +128,8 @@ def test_a_gpu_that_pytorch_cannot_use_is_reported(monkeypatch: pytest.MonkeyPat
 def test_variables_of_a_gpu_that_the_user_has_set_stay() -> None:
     environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
     world._set_variables(environment, torch.device("cuda", 0))
-    assert environment == world.CUDA_VARIABLES | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    own = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "LOCAL_RANK": "0"}
+    assert environment == world.CUDA_VARIABLES | own
 
 
 def test_the_heartbeat_fits_the_int_in_which_pytorch_counts_milliseconds() -> None:
