@@ -1,6 +1,8 @@
 """Each operation of the model that has a kernel of its own: its error against float64, and its time.
 
-The error is the largest difference over the largest value. The reference in the same precision stands beside it.
+The error is the largest difference over the largest value. The reference in the same precision stands beside it. The
+product with bias and ReLU in one kernel of cuBLAS is a proposal: the model takes it once a device has shown that it is
+faster and keeps NaN.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from benchmarks.gpu.device import describe
 from benchmarks.gpu.profiling import format_profile, make_profile
@@ -53,9 +56,20 @@ def main(options: argparse.Namespace) -> int:
                 found = make_profile(partial(kernel, *given), 5, device, None)
                 print(f"{name}: {format_profile(found, times[0] / 1000)}")
     print(format_table(_COLUMNS, [" | ".join(row) for row in rows]))
+    lost = fused_relu(*(torch.full(shape, torch.nan, device=device) for shape in ((8, 16), (16, 16), (16,))))
+    print(f"the product with ReLU keeps NaN: {'yes' if bool(lost.isnan().all()) else 'no'}")
     if options.json is not None:
         options.json.write_text(json.dumps({"columns": _COLUMNS, "rows": rows}, indent=1), encoding="utf-8")
     return 0
+
+
+def fused_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``max(0, x W^T + b)`` by one kernel of cuBLAS."""
+    return torch._addmm_activation(bias, x, weight.t())
+
+
+def _plain_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x, weight, bias).relu()
 
 
 def _error(found: Tensor, exact: Tensor) -> float:
@@ -107,6 +121,7 @@ def _operations(tokens: int, pieces: int, device: torch.device) -> dict[str, Ope
     norm_inputs = [draw(tokens, 512), draw(tokens, 512), draw(512), draw(512)]
     return {
         "loss, gradient": (loss, plain_loss, exact_gradient, [draw(tokens, pieces)]),
+        "product, bias, ReLU": (fused_relu, _plain_relu, _plain_relu, [draw(tokens, 512), draw(2048, 512), draw(2048)]),
         "sum and norm": (summed, plain_sum, plain_sum, norm_inputs),
         "attention": (attend, attend_padded, attend_padded, [draw(packing.rows, 3 * 512)]),
     }
