@@ -68,5 +68,8 @@ PROGRAMS = (
         "gpu-waits", "gpu.waits", "where the host waits during an update; --smoke needs no device", "1 min", _DEVICE
     ),
     Program("gpu-kernels", "gpu.kernels", "errors of the kernels against float64, and their times", "1 min", _DEVICE),
+    Program(
+        "gpu-attention", "gpu.attention", "attention in short sentences, four ways; --smoke: a CPU", "1 min", _DEVICE
+    ),
     Program("gpu-graph", "gpu.graph", "a micro-batch as a CUDA graph; --smoke needs no device", "1 min", _DEVICE),
 )

@@ -84,6 +84,7 @@ second() {
 
 third() {
   bench kernels-profile 60 gpu-kernels --profile
+  bench attention 60 gpu-attention
   bench graph-8 45 gpu-graph --micro-batches 8
   bench graph-1 45 gpu-graph --micro-batches 1
   if [ -n "${MULTI30K:-}" ]; then

@@ -48,10 +48,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=("base", "big"), default=["base", "big"])
     parser.add_argument("--acts", nargs="+", choices=("train", "decode"), default=["train", "decode"])
     parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp16", "fp32"), help="default: bf16 fp16")
-    parser.add_argument("--backends", nargs="+", choices=("varlen", "padded"), help="default: both")
+    parser.add_argument("--backends", nargs="+", choices=("varlen", "short", "padded"), help="default: varlen, padded")
     parser.add_argument("--compile", choices=("no", "yes", "both"), default="both", help="torch.compile of the layers")
     parser.add_argument("--loops", nargs="+", choices=("engine", "bare"), default=["engine"])
-    parser.add_argument("--micro-batches", type=_count, help="micro-batches per update; default: varlen 1, padded 8")
+    parser.add_argument("--micro-batches", type=_count, help="micro-batches per update; default: 1, padded 8")
     parser.add_argument("--updates", type=_count, help="different updates, each computed once per round; default: 10")
     parser.add_argument("--rounds", type=_count, help="timed rounds; default: 5")
     parser.add_argument("--batch-tokens", type=_count, help="source tokens per decoding batch; default: 16384")
@@ -74,8 +74,8 @@ def main(options: argparse.Namespace) -> int:
         print(format_header("no device", options.command))
         print(describe_predictions(options.predict, options.gpus))
         return 0
-    if options.smoke and "varlen" in (options.backends or ()):
-        print("--smoke runs on the CPU, which has no varlen backend: remove --backends", file=sys.stderr)
+    if options.smoke and {"varlen", "short"} & set(options.backends or ()):
+        print("--smoke runs on the CPU, which only has the backend padded: remove --backends", file=sys.stderr)
         return 2
     if not options.smoke and not torch.cuda.is_available():
         print(

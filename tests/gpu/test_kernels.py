@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 
+from dstransformer.data.packing import Packing
 from dstransformer.model import Backend, Transformer, ops
+
+if TYPE_CHECKING:
+    from support.models.gpu_sentences import Kind
 
 pytestmark = [
     pytest.mark.gpu,
@@ -62,10 +66,30 @@ def test_residual_norm(checks: Any, dtype: torch.dtype, rows: int, width: int, p
         checks.check_residual_norm(dtype, weight_dtype, rows, width, p, "cuda")
 
 
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("kind", ["self", "causal", "memory"])
+@pytest.mark.parametrize(("heads", "d_k", "d_v"), [(8, 64, 64), (16, 128, 96), (3, 5, 19), (2, 32, 1)])
+def test_attention_in_short_sentences(
+    checks: Any, dtype: torch.dtype, kind: Kind, heads: int, d_k: int, d_v: int
+) -> None:
+    from support.models.gpu_sentences import check_attention
+
+    for lengths in ([1, 31, 32, 33, 70, 256], [*range(1, 65)] * 8, [5]):
+        check_attention(dtype, kind, lengths, heads, d_k, d_v, "cuda")
+
+
 def test_dropout_and_nan(checks: Any) -> None:
     checks.check_dropout("cuda")
     checks.check_nan_stays_in_its_row("cuda")
     checks.check_compiled_layers("cuda")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", ["self", "memory"])
+def test_attention_computed_again(checks: Any, kind: Kind, compiled: bool) -> None:
+    from support.models.gpu_sentences import check_computed_again
+
+    check_computed_again(kind, compiled, "cuda")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
@@ -85,6 +109,11 @@ def test_kernels_do_not_wait(checks: Any, no_waits: None, dtype: torch.dtype) ->
     assert type(normed.grad_fn).__name__ == "_ResidualNormBackward"
     normed.sum().backward()
     ops.weight_gradient(logits, x.detach()[:50])
+    packing = Packing.from_lengths([30] * 500).pin_memory().to("cuda", non_blocking=True)
+    heads = ops.HeadShape(8, 20, 24, causal=True)
+    attended = ops.attention(x[:15_000], None, packing, packing, heads, 0.0, "short")
+    assert type(attended.grad_fn).__name__ == "_AttentionBackward"
+    attended.sum().backward()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -97,7 +126,7 @@ def test_gradients_of_weights_are_in_fp32(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("changes", [{}, {"d_k": 16, "d_v": 8}, {"d_k": 5, "d_v": 3}], ids=str)
-def test_varlen_is_as_close_to_fp64_as_padded(dtype: torch.dtype, changes: dict[str, int]) -> None:
+def test_varlen_and_short_are_as_close_to_fp64_as_padded(dtype: torch.dtype, changes: dict[str, int]) -> None:
     pairs = draw_pairs()
     src, src_packing = pack([src.cuda() for src, _ in pairs])
     tgt, tgt_packing = pack([tgt.cuda() for _, tgt in pairs])
@@ -111,6 +140,6 @@ def test_varlen_is_as_close_to_fp64_as_padded(dtype: torch.dtype, changes: dict[
     exact = gradients("padded", torch.float64)
     errors = [
         max(float((found - true).norm() / true.norm()) for found, true in zip(gradients(b, dtype), exact, strict=True))
-        for b in ("padded", "varlen")
+        for b in ("padded", "varlen", "short")
     ]
-    assert errors[1] < 1.5 * errors[0] + 0.01
+    assert max(errors[1:]) < 1.5 * errors[0] + 0.01

@@ -192,12 +192,18 @@ def attention(
         key_packing: The sentences of the keys, as many.
         shape: The shape of the heads.
         p: Probability that an attention weight is dropped.
-        backend: ``auto`` is the fastest that can run, ``varlen`` is ``auto`` without the kernels for a CPU, ``padded``
-            is the reference.
+        backend: ``auto`` is the fastest that can run; ``varlen`` is ``auto`` without the kernels for a CPU; ``short``
+            is a kernel for batches without long sentences, and ``varlen`` for the others; ``padded`` is the reference.
 
     Returns:
         ``(packing.rows, heads * d_v)``, 0 for filler.
     """
+    if backend == "short" and gpu_library.can_attend(
+        queries, max(packing.max_len, key_packing.max_len), max(shape.d_k, shape.d_v), p
+    ):
+        from dstransformer.model.ops import gpu_attention
+
+        return gpu_attention.attention(queries, keys_values, packing, key_packing, shape)
     if backend != "padded" and varlen.can_compute(queries, shape, p):
         return varlen.attention(queries, keys_values, packing, key_packing, shape)
     if backend == "auto" and p == 0.0 and can_compute(queries):

@@ -26,6 +26,10 @@ MAX_WIDTH = 8192
 #: PyTorch's operators, and below about 8,000 tokens of ``base`` that is more than the device saves (an estimate).
 MIN_ELEMENTS = 1 << 22
 
+#: The longest sentence, in tokens, and the widest head whose attention a program computes, block by block. A longer
+#: sentence would keep its program busy when all others have ended.
+MAX_LENGTH, MAX_HEAD = 256, 128
+
 #: The namespace of the operators, ``torch.ops.dstransformer``.
 NAMESPACE = "dstransformer"
 
@@ -60,6 +64,11 @@ def can_norm(x: Tensor, y: Tensor, p: float) -> bool:
         and x.shape[-1] <= MAX_WIDTH
         and can_compute(x, y)
     )
+
+
+def can_attend(queries: Tensor, length: int, width: int, p: float) -> bool:
+    """Whether a kernel computes attention in sentences up to ``length`` with heads up to ``width``; without dropout."""
+    return p == 0.0 and length <= MAX_LENGTH and width <= MAX_HEAD and can_compute(queries)
 
 
 def gpu_kernels_name(device: torch.device) -> str:

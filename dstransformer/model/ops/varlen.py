@@ -1,4 +1,4 @@
-"""Flash attention over packed sentences on a CUDA device: the backend ``varlen``."""
+"""Flash attention over packed sentences on a CUDA device: the backend ``varlen``; and whether a backend can run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from torch.nn import functional as F
 from dstransformer.config import ModelConfig
 from dstransformer.data.packing import Packing
 from dstransformer.errors import ConfigError
+from dstransformer.model.ops.gpu_library import MAX_HEAD, gpu_kernels_name
 from dstransformer.model.ops.reference import HeadShape, split_projections
 
 logger = logging.getLogger(__name__)
 
-Backend = Literal["auto", "varlen", "padded"]
+Backend = Literal["auto", "varlen", "short", "padded"]
 
 #: Maximum width of a head that flash attention computes.
 MAX_WIDTH = 256
@@ -38,22 +39,28 @@ def check_backend(config: ModelConfig, backend: Backend, device: torch.device, d
         dtype: The precision of the computation.
 
     Raises:
-        ConfigError: ``varlen`` cannot run this model on this device in this precision.
+        ConfigError: ``varlen`` or ``short`` cannot run this model on this device in this precision.
     """
-    if backend != "varlen":
+    gpu = "a GPU of compute capability 8.0 or more"
+    if backend == "varlen":
+        available, device_need, widest = _is_available(device, dtype), f"{gpu} in bf16 or fp16", MAX_WIDTH
+    elif backend == "short":
+        available = device.type == "cuda" and gpu_kernels_name(device) != "none"
+        device_need, widest = f"{gpu} with the package triton and without DST_GPU_KERNELS=0", MAX_HEAD
+    else:
         return
     needs = [
         need
         for met, need in (
-            (_is_available(device, dtype), "a GPU of compute capability 8.0 or more in bf16 or fp16"),
+            (available, device_need),
             (config.attention_dropout == 0.0, "model.attention_dropout=0.0"),
-            (max(config.d_k, config.d_v) <= MAX_WIDTH, f"model.d_k and d_v of at most {MAX_WIDTH}"),
+            (max(config.d_k, config.d_v) <= widest, f"model.d_k and d_v of at most {widest}"),
         )
         if not met
     ]
     if needs:
         raise ConfigError(
-            f"training.attention_backend = varlen needs {' and '.join(needs)}: set it to auto, which chooses the "
+            f"training.attention_backend = {backend} needs {' and '.join(needs)}: set it to auto, which chooses the "
             "fastest backend that can run"
         )
 

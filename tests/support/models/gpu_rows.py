@@ -12,8 +12,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from dstransformer.model import Transformer
-from dstransformer.model.ops import gpu_library, gpu_loss, gpu_norm, reference
+from dstransformer.model import Backend, Transformer
+from dstransformer.model.ops import gpu_attention, gpu_library, gpu_loss, gpu_norm, reference
 from support.models.numerics import assert_near
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 
@@ -181,7 +181,7 @@ def check_dropout(device: str = "cpu") -> None:
 
 
 def check_model(precision: torch.dtype | None, device: str = "cpu") -> None:
-    """Loss and gradients of a model are the same with the kernels and without them."""
+    """Loss and gradients of a model are the same with the kernels, that of attention included, and without them."""
     sources, targets = zip(*draw_pairs(), strict=True)
     (src, src_packing), (tgt, tgt_packing) = pack(list(sources)), pack(list(targets))
     src, tgt = src.to(device), tgt.to(device)
@@ -189,13 +189,16 @@ def check_model(precision: torch.dtype | None, device: str = "cpu") -> None:
     found = []
     for kernels in (False, True):
         torch.manual_seed(1)
-        model = Transformer(tiny_config(num_layers=1), VOCAB, EPSILON, "padded", dtype=precision).to(device)
+        backend: Backend = "short" if kernels else "padded"
+        model = Transformer(tiny_config(num_layers=1), VOCAB, EPSILON, backend, dtype=precision).to(device)
         with (
             patch.object(gpu_library, "can_compute", lambda *_, on=kernels: on),
             patch.object(gpu_library, "can_norm", lambda *_, on=kernels: on),
+            patch.object(gpu_attention, "attention", wraps=gpu_attention.attention) as attention,
         ):
             sums = model(src, src_packing, tgt, tgt.roll(-1), tgt_packing)
             grads = torch.autograd.grad(sums.loss / len(tgt), list(model.parameters()))
+        assert attention.call_count == (3 if kernels else 0)
         found.append((sums, grads))
     (plain, expected), (sums, grads) = found
     tolerance = 1e-5 if precision is None else 2e-2

@@ -90,6 +90,18 @@ def test_the_only_visible_gpu_is_used_by_any_local_rank(stage: int) -> None:
 
 
 @faked
+@with_triton
+@pytest.mark.extended
+def test_attention_in_short_sentences_is_one_kernel_each_way_and_waits_for_nothing() -> None:
+    short = ("training.attention_backend=short", *SMALL, "batch.micro_batches=2")
+    recorded = record_update(Layout("base", ("zero1", "bf16"), 1, short, vocabulary=1000, kernels=True))
+    assert recorded.calls("short_attention") == recorded.calls("short_attention_backward") == 2 * 3
+    assert recorded.calls("flash_attention_forward") == 0
+    assert recorded.calls("cat") == 1, "of the engine: gradients of queries, keys and values are one tensor"
+    assert recorded.waits == waits(1, 1, 2)
+
+
+@faked
 @pytest.mark.parametrize(("stage", "at_weights"), [(1, 0), pytest.param(3, 37, marks=pytest.mark.extended)])
 def test_weights_are_rounded_once_an_update_below_stage_3(stage: int, at_weights: int) -> None:
     """The other casts of a micro-batch are those of two embedded inputs, and of two gradients of the loss."""

@@ -68,6 +68,24 @@ def test_each_case_that_times_out_takes_one_line(
     assert all("not finished within 0 s" in line for line in lines)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_attention_that_cannot_run_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "table.json"
+    assert main(["gpu-attention", "--smoke", "--micro-batches", "1", "--json", str(table)]) == 0
+    rows = json.loads(table.read_text())["rows"]
+    assert [(kind, name) for _, kind, name, *_ in rows] == [
+        (kind, name) for kind in ("self", "causal", "memory") for name in ("flash", "efficient", "short", "padded")
+    ]
+    for _, _, name, error, *times in rows:
+        if name == "padded":
+            assert float(error) < 0.02
+            assert all(float(time) > 0.0 for time in times)
+        else:
+            assert "Error: " in error
+            assert times == ["", ""]
+    assert "| padded |" in capsys.readouterr().out
+
+
 def test_the_text_has_the_lengths_of_wmt() -> None:
     text = draw_text(20_000, 37_000)
     for lengths in (text.src_lengths, text.tgt_lengths):
