@@ -71,5 +71,7 @@ PROGRAMS = (
     Program(
         "gpu-attention", "gpu.attention", "attention in short sentences, four ways; --smoke: a CPU", "1 min", _DEVICE
     ),
+    Program("gpu-loss", "gpu.loss", "the loss through the softmax matrix, four ways; --smoke: a CPU", "1 min", _DEVICE),
+    Program("gpu-traces", "gpu.traces", "the losses of the small runs of lease.sh beside the CPU's", "1 s", _DEVICE),
     Program("gpu-graph", "gpu.graph", "a micro-batch as a CUDA graph; --smoke needs no device", "1 min", _DEVICE),
 )

@@ -81,6 +81,7 @@ class Case:
         compiled: Whether each layer is compiled with ``torch.compile``.
         static: Whether all micro-batches are padded to one shape, so that the compiler sees a single shape.
         micro_batches: Micro-batches per update: ranks x accumulation steps.
+        stage: The ZeRO stage.
         loop: ``engine`` is the engine of ``dst train``; ``bare`` the same model and arithmetic without DeepSpeed.
         profile: Whether to profile after the timing.
         trace: Folder for the full profile, or None.
@@ -94,6 +95,7 @@ class Case:
     compiled: bool = False
     static: bool = False
     micro_batches: int = 1
+    stage: int = 1
     loop: Loop = "engine"
     profile: bool = False
     trace: str | None = None
@@ -105,10 +107,11 @@ class Case:
         parts = [self.act, self.model, self.precision, self.backend]
         if self.act == "train":
             parts += ["compiled" if self.compiled else "eager", f"{self.micro_batches}x", self.loop]
+            parts += [f"zero{self.stage}"] if self.stage != 1 else []
         return "-".join(parts)
 
     def load_config(self) -> Config:
-        """Load the preset with the overrides of the case and ZeRO stage 1."""
+        """Load the preset with the overrides of the case."""
         overrides = [
             f"batch.micro_batches={self.micro_batches}",
             f"training.attention_backend={self.backend}",
@@ -116,7 +119,7 @@ class Case:
             "decoding.max_extra_tokens=0",
             *self.work.overrides,
         ]
-        return load_config(self.model, overrides, ["zero1", self.precision])
+        return load_config(self.model, overrides, [f"zero{self.stage}", self.precision])
 
     def to_json(self) -> dict[str, Any]:
         """The case as plain data."""
@@ -142,6 +145,7 @@ class Choice:
     work: Work
     trace: str | None
     smoke: bool
+    stage: int = 1
 
 
 def build_cases(choice: Choice) -> list[Case]:
@@ -164,6 +168,7 @@ def build_cases(choice: Choice) -> list[Case]:
                 compiled=compiled,
                 static=compiled and (backend != "padded" or choice.smoke),
                 micro_batches=micro_batches,
+                stage=choice.stage,
                 loop=loop,
                 profile=profile,
                 trace=choice.trace,

@@ -180,7 +180,7 @@ def _is_counted(case: Case) -> bool:
 
 
 def _layout(case: Case) -> Counted:
-    return Counted(case.model, 1, 1, case.micro_batches)
+    return Counted(case.model, case.stage, 1, case.micro_batches)
 
 
 def describe_beside(predicted: tuple[float, float] | None, peak_bytes: float | None = None) -> str:

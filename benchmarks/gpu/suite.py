@@ -52,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile", choices=("no", "yes", "both"), default="both", help="torch.compile of the layers")
     parser.add_argument("--loops", nargs="+", choices=("engine", "bare"), default=["engine"])
     parser.add_argument("--micro-batches", type=_count, help="micro-batches per update; default: 1, padded 8")
+    parser.add_argument("--stage", type=int, choices=(0, 1, 2, 3), default=1, help="the ZeRO stage; default: 1")
     parser.add_argument("--updates", type=_count, help="different updates, each computed once per round; default: 10")
     parser.add_argument("--rounds", type=_count, help="timed rounds; default: 5")
     parser.add_argument("--batch-tokens", type=_count, help="source tokens per decoding batch; default: 16384")
@@ -123,6 +124,7 @@ def _choose(options: argparse.Namespace) -> Choice:
         work=work,
         trace=None if options.profile is None else str(options.profile.absolute()),
         smoke=options.smoke,
+        stage=options.stage,
     )
 
 
