@@ -11,7 +11,9 @@ mkdir -p .whl
 packages=(hjson pydantic pydantic-core annotated-types typing-inspection datasets dill multiprocess mlflow-skinny mlflow-tracing
   sqlalchemy greenlet alembic Mako cachetools databricks-sdk gitpython gitdb smmap importlib-metadata opentelemetry-api
   opentelemetry-sdk opentelemetry-proto opentelemetry-semantic-conventions sqlparse python-dotenv google-auth pyasn1
-  pyasn1-modules sacremoses langcodes language-data marisa-trie)
+  pyasn1-modules sacremoses langcodes language-data marisa-trie einops xxhash joblib msgpack psutil py-cpuinfo nvidia-ml-py click
+  fonttools zstandard defusedxml nltk pytest-timeout execnet cloudpickle protobuf fastapi
+  starlette)
 platforms=()
 for tag in 2_28 2_27 2_24 2_17 2014 1; do platforms+=(--platform "manylinux${tag/#2_/_2_}_x86_64"); done
 download() {
