@@ -15,9 +15,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(_: argparse.Namespace) -> CommandResult:
-    """List the names and summaries of the presets."""
+    """List the names of the presets, and the first sentence of each summary."""
     from dstransformer.config import preset_names, preset_summary
 
     names = preset_names()
     width = max(map(len, names))
-    return CommandResult("\n".join(f"{name:<{width}}  {preset_summary(name)}" for name in names))
+    first = {name: preset_summary(name).partition(". ")[0].rstrip(".") for name in names}
+    return CommandResult("\n".join(f"{name:<{width}}  {summary}" for name, summary in first.items()))

@@ -27,7 +27,7 @@ from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
 from dstransformer.data.tokenizer import TOKENIZER_NAME as TOKENIZER
-from dstransformer.errors import ConfigError, DataError, check_format_version, shown
+from dstransformer.errors import ConfigError, DataError, UnreadableError, check_format_version, shown
 from dstransformer.io.files import file_sha256, read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import product_of
@@ -137,6 +137,8 @@ class Bundle:
             raise read_error(path, error) from None
         except SafetensorError as error:
             raise DataError(f"{path} is not a safetensors file: {shown(error, quote=False)}") from None
+        except RuntimeError as error:  # PyTorch maps the file, which may have been deleted since it was opened
+            raise UnreadableError(f"cannot read {path}: {shown(error, quote=False)}") from None
         return weights
 
     def build_model(

@@ -26,10 +26,6 @@ if TYPE_CHECKING:  # importing them takes time, in which the process can already
 #: Signals that reach both processes, as from Ctrl-C. Only the server handles them.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-#: Maximum seconds between the end of the pool and that of its process.
-_EXIT_TIMEOUT = 10.0
-
-
 class ModelEndedError(DstError):
     """The process of the model has ended, and with it every translation under way."""
 
@@ -52,6 +48,7 @@ class ModelProcess:
     def __init__(self, load: Callable[[], Model]) -> None:
         others = set(multiprocessing.active_children())
         context = multiprocessing.get_context("spawn")
+        self._lock = threading.Lock()
         self._pool = ProcessPoolExecutor(1, context, initializer=_prepare)
         with _blocked(_STOP_SIGNALS):  # the process inherits the blocked signals
             self._loading = self._pool.submit(_load, load)
@@ -71,7 +68,8 @@ class ModelProcess:
     @property
     def ended(self) -> str | None:
         """Why the process has ended; None if it has not."""
-        status = self._process.exitcode
+        with self._lock:
+            status = self._process.exitcode
         if status is None:
             return None
         if status >= 0:
@@ -104,8 +102,9 @@ class ModelProcess:
         try:
             yield
         except BrokenProcessPool:
-            self._process.join(_EXIT_TIMEOUT)
-            raise ModelEndedError(self.ended or "the process of the model does not answer") from None
+            with self._lock:
+                self._pool.shutdown()  # which takes the exit status of the process; two at a time would lose it
+            raise ModelEndedError(self.ended or "the process of the model has ended") from None
 
 
 @contextmanager

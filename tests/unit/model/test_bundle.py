@@ -15,7 +15,7 @@ from support.processes.launching import run_command
 
 from dstransformer.config import load_config
 from dstransformer.data import Corpus
-from dstransformer.errors import ConfigError, DataError, DstError
+from dstransformer.errors import ConfigError, DataError, DstError, UnreadableError
 from dstransformer.model import Transformer, open_bundle, save_bundle
 from dstransformer.model.cost import meta_device
 from dstransformer.training.checkpoints.averaging import average_weights
@@ -187,6 +187,21 @@ def test_unreadable_weights_are_refused(tmp_path: Path, toy_corpus: Path) -> Non
         (path / "provenance.json").write_text(json.dumps(provenance))
         with pytest.raises(DataError, match=r"model\.safetensors is not a safetensors file"):
             open_bundle(path).build_model()
+
+
+def test_weights_that_are_deleted_while_they_are_opened_are_unreadable(
+    tmp_path: Path, toy_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library opens the file twice; the second time it is PyTorch that does not find it."""
+    opened = open_bundle(write(tmp_path / "bundle", toy_corpus, 1))
+
+    def deleted(path: Path) -> None:
+        path.unlink()
+        torch.UntypedStorage.from_file(str(path), False, 1)
+
+    monkeypatch.setattr("dstransformer.model.bundle.load_file", deleted)
+    with pytest.raises(UnreadableError, match=r"cannot read .*model\.safetensors: unable to open file"):
+        opened.load_weights()
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
