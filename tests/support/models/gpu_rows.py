@@ -5,6 +5,7 @@ Memory is filled with NaN before the kernels write to it, so what they leave out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -17,9 +18,10 @@ from dstransformer.model.ops import gpu_attention, gpu_library, gpu_loss, gpu_no
 from support.models.numerics import assert_near
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 
-#: What rounding a result once may cost, relative, on a GPU. The interpreter cuts off bf16.
-ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-10}
-INTERPRETED = {**ROUNDING, torch.bfloat16: 2**-7}
+#: What rounding a result once may cost, relative, on a GPU; in fp32, what another order of sums and another exponential
+#: cost. The interpreter has the order and the functions of the reference, and cuts off bf16.
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-10}
+INTERPRETED = {**ROUNDING, torch.float32: 2e-6, torch.bfloat16: 2**-7}
 EPSILON, ALPHA = 0.1, 5.0
 
 
@@ -43,6 +45,11 @@ def draw_logits(dtype: torch.dtype, rows: int, tokens: int, pieces: int, device:
     return first, second, targets.to(device)
 
 
+def _order(*addends: int) -> float:
+    """What another order of fp32 sums, of so many terms each, may cost, relative: errors that add up at random."""
+    return 2e-6 + 2**-24 * sum(math.sqrt(count) for count in addends)
+
+
 def check_cross_entropy(
     dtype: torch.dtype, rows: int, tokens: int, pieces: int, scale: float | None, device: str = "cpu"
 ) -> None:
@@ -52,7 +59,7 @@ def check_cross_entropy(
     given = logits.clone()
     with poisoned_memory():
         found_loss, found_nll, found = gpu_loss.cross_entropy_(given, targets, EPSILON, scale)
-    torch.testing.assert_close((found_loss, found_nll), (loss, nll), rtol=2e-6, atol=1e-5)
+    torch.testing.assert_close((found_loss, found_nll), (loss, nll), rtol=_order(tokens, pieces), atol=1e-5)
     if scale is None:
         assert found is None
         assert torch.equal(given, logits)
@@ -71,7 +78,7 @@ def check_r_drop(dtype: torch.dtype, rows: int, pieces: int, scale: float | None
     given = first.clone(), second.clone()
     with poisoned_memory():
         found_loss, found_nll, found = gpu_loss.r_drop_cross_entropy_(given, targets, EPSILON, ALPHA, scale)
-    torch.testing.assert_close((found_loss, found_nll), (loss, nll), rtol=5e-6, atol=1e-5)
+    torch.testing.assert_close((found_loss, found_nll), (loss, nll), rtol=3 * _order(rows, pieces), atol=1e-5)
     if scale is None:
         assert found is None
         assert torch.equal(given[0], first)
