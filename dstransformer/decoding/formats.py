@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from dstransformer.data.alignment import format_links
 from dstransformer.data.tokenizer import plain_spaces
@@ -19,8 +19,6 @@ from dstransformer.io.text import iter_lines
 logger = logging.getLogger(__name__)
 
 Format = Literal["text", "tsv", "jsonl", "pairs"]
-
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 @dataclass(frozen=True)

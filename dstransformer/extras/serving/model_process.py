@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # importing them takes time, in which the process can already
 #: Signals that reach both processes, as from Ctrl-C. Only the server handles them.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+
 class ModelEndedError(DstError):
     """The process of the model has ended, and with it every translation under way."""
 
