@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from benchmarks.gpu.cases import Case
-from benchmarks.gpu.changes import CHANGES, replay_graphs
+from benchmarks.gpu.changes import CHANGES, FLASH_BLOCK, FLASH_PASSES, attention_work, replay_graphs
 from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, Counted, Counts, load_counts
 from benchmarks.gpu.roofline import KERNEL_SECONDS, Work, predict
 from benchmarks.gpu.search_prediction import predict_search
@@ -20,12 +18,6 @@ from dstransformer.model import parameter_count, training_flops
 
 #: Source tokens of a batch of sentences to translate: as shipped, and more.
 _BATCH_TOKENS = (4096, 16_384, 32_768, 65_536)
-
-#: Rows and keys of a block that flash attention computes, for heads of 64.
-FLASH_BLOCK = 128
-
-#: How often its backward pass reads or writes the fp32 gradients of the queries.
-_FLASH_PASSES = 4
 
 _SEARCH_COLUMNS = (
     "model | source tokens a batch: | FLOPs a step: | GB moved: | launches: | waits: | products, ms: | memory, ms: | "
@@ -115,7 +107,7 @@ def describe_assumptions(sheet: Sheet) -> str:
         f"{sheet.bandwidth / 1e12:.2f} TB/s ({worst.bandwidth_share:.0%}) and {KERNEL_SECONDS * 1e6:.0f} µs at least, "
         f"no time between kernels ({worst.gap * 1e6:.0f} µs), links at {sheet.link_share:.0%} of "
         f"{sheet.link / 1e9:.0f} GB/s. Flash attention computes blocks of {FLASH_BLOCK} x {FLASH_BLOCK} of each "
-        f"sentence, and passes {_FLASH_PASSES} times over fp32 gradients of as many rows. The host takes "
+        f"sentence, and passes {FLASH_PASSES} times over fp32 gradients of as many rows. The host takes "
         f"{LAUNCH_SECONDS * 1e6:.0f} µs per operator, {TRITON_SECONDS * 1e6:.0f} µs per Triton kernel; a wait "
         f"leaves the device idle for {WAIT_SECONDS * 1e6:.0f} µs. An update takes the longer of device and host, then "
         "waits and links. Operators, bytes and waits are counted on a faked device; bf16, eager."
@@ -192,7 +184,8 @@ def describe_beside(predicted: tuple[float, float] | None, peak_bytes: float | N
 def _work(config: Config, layout: Counted, counts: Counts) -> Work:
     parameters, gpus = parameter_count(config.model, VOCABULARY), layout.gpus
     traffic = _link_bytes(layout.stage, gpus, max(1, layout.micro_batches // gpus), parameters)
-    flops, moved = _attention(config)
+    flops, rows = attention_work(config, FLASH_BLOCK)
+    moved = 4.0 * FLASH_PASSES * rows * config.model.num_heads * config.model.d_k
     return Work(counts.operators, counts.waits, flops / gpus, moved / gpus, traffic)
 
 
@@ -211,19 +204,3 @@ def _model_work(config: Config) -> tuple[int, int]:
     (update,) = build_updates(build_budget(config.with_micro_batches(1).batch), 1, VOCABULARY)
     rows = config.model.embedding_rows(VOCABULARY)
     return training_flops(config.model, rows, update.sums), update.tgt_tokens
-
-
-def _attention(config: Config) -> tuple[float, float]:
-    """Operations of the products inside flash attention in an update, and bytes of its fp32 gradients of the queries.
-
-    There are two products forward, five backward, as it repeats one. The gradients are cleared, added to, which reads
-    and writes them, and read to be rounded.
-    """
-    (update,) = build_updates(build_budget(config.with_micro_batches(1).batch), 1, VOCABULARY)
-    (batch,), model = update.batches, config.model
-    src, tgt = (np.diff(packing.cu.numpy()) for packing in (batch.src_packing, batch.tgt_packing))
-    src, tgt = (-(-lengths // FLASH_BLOCK) * FLASH_BLOCK for lengths in (src, tgt))
-    seen = model.encoder_depth * int(src @ src) + model.decoder_depth * int(tgt @ tgt + tgt @ src)
-    rows = model.encoder_depth * int(src.sum()) + model.decoder_depth * 2 * int(tgt.sum())
-    width = model.num_heads * (model.d_k + model.d_v)
-    return 7.0 * width * seen, 4.0 * _FLASH_PASSES * rows * model.num_heads * model.d_k

@@ -187,3 +187,6 @@ def test_where_memory_is_not_predicted_cpus_have_one_each_and_gpus_eight_togethe
     toy_corpus: Path, ranks: int, usable: int | None, expected: int
 ) -> None:
     assert number(build(toy_corpus, AUTO, "loss.r_drop=5", ranks=ranks), usable) == expected
+    for others in (("model.attention_dropout=0.1",), ("training.attention_backend=padded",)):
+        padded = build(toy_corpus, AUTO, *others, ranks=ranks)
+        assert number(padded, usable) == expected, "one part of many lengths would be four times as many rows"

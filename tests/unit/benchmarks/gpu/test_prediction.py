@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.gpu.cases import SMOKE, Case, Choice, Work, build_cases
-from benchmarks.gpu.changes import CHANGES
+from benchmarks.gpu.changes import CHANGES, attention_work
 from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, load_counts, merge
 from benchmarks.gpu.device import find_sheet
 from benchmarks.gpu.prediction import predict_case, predict_training
@@ -125,11 +125,12 @@ def test_the_cases_begin_with_the_presets_as_they_are_shipped() -> None:
     assert len(cases) == len(set(cases))
 
 
-def test_attention_in_blocks_moves_more_than_its_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_in_blocks_moves_and_computes_more_than_its_operands() -> None:
     """Flash attention computes whole blocks: in a batch of short sentences they are mostly empty."""
-    blocks = [predict_training("base", SHEETS["h100"], 1)[1]]
-    monkeypatch.setattr("benchmarks.gpu.prediction.FLASH_BLOCK", 1)
-    blocks.append(predict_training("base", SHEETS["h100"], 1)[1])
-    assert blocks[0].least < blocks[0].speed
-    assert blocks[0].work.attention_bytes > 4 * blocks[1].work.attention_bytes
-    assert blocks[0].work.attention_flops > 4 * blocks[1].work.attention_flops
+    rows = {row.what: row for row in predict_training("base", SHEETS["h100"], 1)}
+    flash, short = rows["ZeRO 0"], rows["+ attention_backend=short"]
+    assert flash.least < flash.speed < short.speed
+    config = load_config("base")
+    flops, counted = attention_work(config, 1)
+    assert flash.work.attention_bytes > 4 * 16 * counted * config.model.d_model
+    assert flash.work.attention_flops > short.work.attention_flops > flops
