@@ -64,7 +64,7 @@ class TestStart:
         assert figures["estimate"]["pairs"] == 600
         assert figures["estimate"]["updates_per_epoch"] >= 1
         assert set(figures["estimate"]["model_state_gib"]) == {"zero0", "zero1", "zero2", "zero3"}
-        assert figures["estimate"]["peak_memory_gib"] == pytest.approx(3.0, abs=1.5)
+        assert figures["estimate"]["peak_memory_gib"] == pytest.approx(5.3, abs=1.5)
         assert figures["ds_config"]["zero_optimization"]["stage"] == 1
         assert figures["config"]["model"]["d_model"] == 512
         monkeypatch.setenv("WORLD_SIZE", "2")

@@ -64,7 +64,7 @@ def test_each_case_that_times_out_takes_one_line(
 ) -> None:
     assert main(["gpu", "--smoke", "--models", "base", "--precisions", "fp32", "--case-seconds", "0.1"]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if "failed" in line]
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert all("not finished within 0 s" in line for line in lines)
 
 
