@@ -27,7 +27,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from support.data.corpora import build_toy
 from support.faults.disk import mounted
-from support.processes.forks import environment
+from support.processes.forks import environment, share_fork_server
 from support.processes.launching import run_dst
 from support.training.runs import plain_options
 
@@ -80,6 +80,12 @@ FIRST_TIER = pytest.StashKey[dict[Path, bool]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--part``, with which CI runs a part of the extended tests each day."""
     parser.addoption("--part", metavar="K/N", help="of N parts of the test files, run the K-th")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With ``-n``, start one fork server for all workers: to import what it offers takes seconds."""
+    if getattr(config.option, "numprocesses", None):
+        share_fork_server()
 
 
 def pytest_collection() -> None:

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
-from multiprocessing.forkserver import ensure_running
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -42,10 +43,28 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
+#: Where workers of pytest-xdist find the address of the one server, which the process that controls them starts.
+_ADDRESS = "DST_TEST_FORK_SERVER"
+
+
+def share_fork_server() -> None:
+    """Start the fork server, for this process and the workers that it will start."""
+    fork_server()
+    server: Any = forkserver._forkserver
+    os.environ[_ADDRESS] = server._forkserver_address
+
+
 def fork_server() -> ForkServerContext:
-    """The fork server. Each test worker starts its own at the first call."""
-    with mock.patch.dict(os.environ, environment()):
-        ensure_running()
+    """The fork server: the shared one, or else this process's own, which the first call starts."""
+    server: Any = forkserver._forkserver
+    shared = os.environ.get(_ADDRESS)
+    if shared is None:
+        with mock.patch.dict(os.environ, environment()):
+            server.ensure_running()
+    elif server._forkserver_address != shared:
+        server._forkserver_address = shared
+        server._forkserver_alive_fd = os.pipe()[1]  # the server only waits for the end of the process that started it
+        server.ensure_running = lambda: None
     return _CONTEXT
 
 
