@@ -166,7 +166,7 @@ def test_invalid_utf8_is_refused(tmp_path: Path, before: int) -> None:
         ("x.tsv", "de\ten\na dog\tein Hund\n", "swap --src-lang"),
         ("x.tsv", "en\tde\na dog\tein Hund\n", "are a header"),
         ("x.tsv", "Source\tTarget\na dog\tein Hund\n", "are a header"),
-        ("x.tsv.gz", gzip.compress(b"a\tb\n")[:-6], r"x\.tsv\.gz: the gzip data are truncated"),
+        ("x.tsv.gz", gzip.compress(b"a\tb\n", mtime=0)[:-6], r"x\.tsv\.gz: the gzip data are truncated"),
         ("x.jsonl", '{"en": "a", "de": "b"}\n{"en"\n', r"x\.jsonl, line 2: not a JSON object"),
         ("x.jsonl", '{"en": "a", "fr": "b"}\n', r"x\.jsonl, line 1: wanted an object with the strings 'en' and 'de'"),
         ("x.jsonl", '{"en": "a", "de": null}\n', r"x\.jsonl, line 1: wanted"),
