@@ -36,7 +36,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> CommandResult:
     """Compose or convert the DeepSpeed JSON."""
-    from dstransformer.config import AUTO_PRECISION, compose, load_config
+    from dstransformer.config import AUTO_PRECISION, compose, fragment_names, load_config
 
     if options.source is not None:
         if options.preset is not None or options.overrides or options.ds:
@@ -51,6 +51,10 @@ def run(options: argparse.Namespace) -> CommandResult:
     composed = compose(config, options.world_size)
     if AUTO_PRECISION in config.deepspeed:
         composed = compose(_with_own_precision(config), options.world_size)
+    if not {*config.deepspeed} <= {*fragment_names(), AUTO_PRECISION}:  # a file of the user's
+        from dstransformer.training.runtime import check_sections
+
+        check_sections(composed)
     return CommandResult(json.dumps(composed, indent=2))
 
 

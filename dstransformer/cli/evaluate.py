@@ -321,8 +321,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
 
 
 def _note(line: str) -> None:
-    with contextlib.suppress(OSError):
-        say(f"dst: {line}")
+    say(f"dst: {line}")
 
 
 def _warn_of_swapped_sides(options: argparse.Namespace, bundles: Sequence[Bundle]) -> None:

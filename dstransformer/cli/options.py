@@ -402,7 +402,8 @@ def _refuse_no_value(option: str, following: str, arguments: Sequence[str]) -> N
     if option == "--set" and _DASHED_OVERRIDE.match(following):
         value = shown(following.lstrip("-"), quote=False)
         raise UserError(f"--set {shown(following)}: leave out the dashes: --set {value}")
-    raise UserError(f"argument {option}: expected at least one value; see `dst {arguments[0]} --help`")
+    command = next(word for word in arguments if not word.startswith("-"))  # after what a launcher has put first
+    raise UserError(f"argument {option}: expected at least one value; see `dst {command} --help`")
 
 
 def _is_override(word: str) -> bool:

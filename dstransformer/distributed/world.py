@@ -226,7 +226,8 @@ def join_world(
 ) -> World:
     """Join the process group.
 
-    Sets the variables that PyTorch and DeepSpeed read, unless the launcher has set them. If ``OMP_NUM_THREADS`` is not
+    Sets the variables that PyTorch and DeepSpeed read, unless the launcher has set them, but on a GPU the local rank
+    becomes the number of the GPU. If ``OMP_NUM_THREADS`` is not
     set, processes that may run on the same cores share them evenly.
 
     Args:

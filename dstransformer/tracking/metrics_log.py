@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 METRICS_NAME = "metrics.jsonl"
 
-#: Kinds of lines that hold no metrics.
-EVENTS = ("checkpoint", "unsaved", "bad_update", "rollback")
-
 #: A line of the file: ``kind``, ``step``, ``time``, and the metrics.
 MetricsLine = dict[str, Any]
 
@@ -46,8 +43,9 @@ class MetricsLog(Tracker):
 
     Lines that the disk refuses wait in memory and are written, in order, before the next line that it accepts.
 
-    A line has ``kind`` (one of ``EVENTS``, ``train``, ``cost``, or the name of a held-out split), ``step``, ``time``
-    (Unix seconds) and the metrics under their short names. NaN and infinity are written as null.
+    A line has ``kind`` (``train``, ``cost``, the name of a held-out split; without metrics ``checkpoint``, ``unsaved``,
+    ``bad_update``, ``rollback``), ``step``, ``time`` (Unix seconds) and the metrics under their short names. NaN and
+    infinity are written as null.
     """
 
     name = "metrics.jsonl"

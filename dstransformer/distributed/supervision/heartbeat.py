@@ -61,7 +61,7 @@ class HeartbeatMonitor:
         log: The log of this process.
 
     Attributes:
-        log: The same.
+        log: The log of this process.
     """
 
     def __init__(self, processes: Processes, limits: Limits, log: RankLog) -> None:
@@ -274,10 +274,19 @@ class HeartbeatMonitor:
                 sys.stderr.flush()
                 os.write(2, f"dst: error: {verdict.text}{logs}\n".encode())
 
-    def _record_verdict(self, run: Path, verdict: Verdict) -> bool:
-        """Record the verdict as the end of the run. Returns whether this process is the first with a verdict."""
-        if self.log.record_end(verdict.cause, verdict.text, EXIT_STATUS, verdict.ranks):
-            return True
+    def record_error(self, error: BaseException) -> None:
+        """Write how the run ended, see :meth:`RankLog.record_error`, unless the file system hangs."""
+        _attempt(lambda: self.log.record_error(error), _END_SECONDS)
+
+    def _record_verdict(self, run: Path, verdict: Verdict) -> bool | None:
+        """Record the verdict as the end of the run.
+
+        Returns:
+            Whether this process is the first with a verdict; None if it cannot be written.
+        """
+        written = self.log.record_end(verdict.cause, verdict.text, EXIT_STATUS, verdict.ranks)
+        if written or written is None:
+            return written
         recorded = read_end(run)  # a verdict, or an error of the rank that this verdict is about
         return self._rank == 0 and recorded is not None and recorded.cause not in VERDICTS
 

@@ -259,7 +259,7 @@ class RankLog:
             if self._rank == 0:
                 self.record_end("interrupted", "a second Ctrl-C", 128 + signal.SIGINT)
         elif self._rank == 0 or not (is_shared or isinstance(error, PeerError)):
-            status = error.exit_code if isinstance(error, DstError) and self._rank == 0 else 1
+            status = error.exit_code if isinstance(error, DstError) else 1
             message = str(error) if isinstance(error, DstError) else traceback.format_exception_only(error)[-1].strip()
             self.record_end(cause_of(error), message, status, [] if is_shared else [self._rank])
 

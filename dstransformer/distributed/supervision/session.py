@@ -125,8 +125,7 @@ class Session:
             with world.collective_errors():
                 if world.is_rank0:
                     with storage_errors(run):
-                        if not run.exists():
-                            run.mkdir(parents=True)
+                        if _make_folder(run):
                             stack.push(lambda kind, *_: _remove_if_unused(run) if kind else None)
                         stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
                         probe.touch()
@@ -154,7 +153,7 @@ class Session:
             with self._watching_peers():
                 yield
         except BaseException as error:
-            self._monitor.log.record_error(error)
+            self._monitor.record_error(error)
             raise
 
     @contextmanager
@@ -169,7 +168,7 @@ class Session:
                 with self._watching_peers():
                     yield
             except BaseException as error:
-                self._monitor.log.record_error(error)  # before other ranks come to a verdict
+                self._monitor.record_error(error)  # before other ranks come to a verdict
                 self._monitor.stop(error)
                 report(error)
                 raise
@@ -282,6 +281,17 @@ def _check_process() -> None:
         )
     if threading.current_thread() is not threading.main_thread():
         raise UserError("training handles signals, which Python does in the main thread only: call train there")
+
+
+def _make_folder(run: Path) -> bool:
+    """Whether this process has made the folder; of two that start together, one does."""
+    try:
+        run.mkdir(parents=True)
+    except FileExistsError:
+        if not run.is_dir():
+            raise
+        return False
+    return True
 
 
 def _remove_if_unused(run: Path) -> None:

@@ -230,10 +230,11 @@ class TableRun:
                 replace_file(picture, draw(table))
             if self._uri is None or table.mlflow_run is None:
                 return
-            files = [path for path in (self._out / "table3.md", self._out / STATE_NAME, picture) if path.exists()]
-            page = close_group(
-                self._uri, table.mlflow_run, note=to_markdown(table), files=files, status=status if is_last else None
-            )
+        files = [path for path in (self._out / "table3.md", self._out / STATE_NAME, picture) if path.exists()]
+        # Without the lock, for which a row that ends meanwhile would wait as long as MLflow takes.
+        page = close_group(
+            self._uri, table.mlflow_run, note=to_markdown(table), files=files, status=status if is_last else None
+        )
         if page is not None and is_last:
             self._report(page)
 

@@ -57,7 +57,7 @@ def open_group(
         source: The command, shown as its source.
 
     Returns:
-        Its ID; None, after a warning, if the store does not accept it.
+        Its ID, ``known`` or new; None or ``known``, after a warning, if the store does not accept it.
     """
     with _client(tracking_uri) as client:
         found = client.get_experiment_by_name(experiment)

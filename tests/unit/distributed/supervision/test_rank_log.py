@@ -12,6 +12,8 @@ import torch.distributed as dist  # noqa: F401 - a process that trains has impor
 
 from dstransformer.distributed.launcher import Processes, launcher_name
 from dstransformer.distributed.supervision import rank_log
+from dstransformer.distributed.supervision.failure_detection import Limits, Verdict
+from dstransformer.distributed.supervision.heartbeat import HeartbeatMonitor
 from dstransformer.distributed.supervision.rank_log import (
     END_NAME,
     LOGS,
@@ -23,6 +25,8 @@ from dstransformer.distributed.supervision.rank_log import (
     record_start,
 )
 from dstransformer.errors import ConfigError, DataError, DivergedError, DstError, PeerError, StorageError
+
+LIMITS = Limits(update=30.0, phase=300.0, silence=20.0)
 
 
 @pytest.fixture
@@ -124,7 +128,7 @@ ERRORS = [
     (1, KeyboardInterrupt(), None),
     (0, PeerError("another process has ended"), ("connection", 1, [0])),
     (1, PeerError("another process has ended"), None),
-    (1, ConfigError("wrong"), ("error", 1, [1])),
+    (1, ConfigError("wrong"), ("error", 2, [1])),
     (1, ZeroDivisionError("x"), ("bug", 1, [1])),
     (1, torch.OutOfMemoryError("CUDA out of memory."), ("memory", 1, [1])),
     (0, MemoryError(), ("memory", 1, [0])),
@@ -172,3 +176,15 @@ def test_a_damaged_end_is_named(run: Path, text: str) -> None:
     (run / END_NAME).write_text(text)
     with pytest.raises(DataError, match=r"end\.json is damaged"):
         read_end(run)
+
+
+@pytest.mark.parametrize(("rank", "said"), [(0, True), (1, True), (2, False)])
+def test_a_verdict_that_cannot_be_written_is_printed_by_the_first_ranks(
+    run: Path, capfd: pytest.CaptureFixture[str], rank: int, said: bool
+) -> None:
+    log = RankLog(Processes(rank, rank, 3))
+    log.open(run)
+    shutil.rmtree(run)
+    monitor = HeartbeatMonitor(Processes(rank, rank, 3), LIMITS, log)
+    monitor._print_verdict(Verdict("hung", [1], "rank 1 on node hangs"))
+    assert ("dst: error: rank 1 on node hangs. Stacks" in capfd.readouterr().err) == said
