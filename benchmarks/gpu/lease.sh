@@ -6,7 +6,7 @@
 # Each part has a limit, none starts after the deadline, and one that fails stops no other. After each, $OUT (./gpu-lease) has a
 # new summary-N.txt and, in results-N.tar.gz, all that was printed. Corpora and runs go to $LEASE_WORK. Wheels in .whl
 # (benchmarks/gpu/collect_wheels.sh) are installed to $LEASE_SITE first. $PYTHON is the interpreter. LEASE_SMOKE=1 rehearses the
-# same commands on a CPU, with tiny sizes; LEASE_SECONDS is another deadline.
+# same commands on a CPU, with tiny sizes and ten times the time; LEASE_SECONDS is another deadline.
 set -uo pipefail
 OUT=$(realpath -m "${OUT:-gpu-lease}")
 cd "$(dirname "$0")/../.." || exit 2
@@ -16,15 +16,17 @@ list=false
 if [ "${1:-}" = --list ]; then list=true; shift; fi
 script=${1:-}
 case "$script" in 1) deadline=345 ;; 2) deadline=320 ;; *) usage ;; esac
+smoke=${LEASE_SMOKE:-}
+[ -n "$smoke" ] && deadline=$((10 * deadline))
 SECONDS=0
 END=${LEASE_SECONDS:-$deadline}
+UNTIL=$END  # when the parts that run now have ended
 
-smoke=${LEASE_SMOKE:-}
 WORK=$(realpath -m "${LEASE_WORK:-/tmp/gpu-lease}")
 SITE=${LEASE_SITE:-$WORK/site}
 LOGS=$WORK/logs-$script
 if [ -z "${PYTHON:-}" ]; then PYTHON=python3; [ -x .venv/bin/python ] && PYTHON=.venv/bin/python; fi
-export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true
+export PYTHON PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true
 export DST_CPU_KERNELS=${DST_CPU_KERNELS:-0}  # no minute of g++ for the few tensors on the CPU
 if [ -n "$smoke" ]; then export DS_ACCELERATOR=cpu CUDA_VISIBLE_DEVICES=; fi
 
@@ -45,15 +47,16 @@ publish() {
   ) 9> "$WORK/publish.lock"
 }
 
-# part NAME SECONDS COMMAND...: run a command with a limit, or list it. Returns its status.
+# part NAME SECONDS COMMAND...: run a command with a limit, or list it. Returns its status. After SIGINT pytest reports what has
+# failed, and the benchmark of whole updates ends the process of its case.
 part() {
-  local name=$1 limit=$2 began=$SECONDS left=$((END - SECONDS)) status=skipped
+  local name=$1 limit=$2 began=$SECONDS left=$((UNTIL - SECONDS)) status=skipped
   shift 2
-  if $list; then printf '%s\t%s\t%s\n' "$name" "$limit" "$*"; return 0; fi
+  if $list; then printf '%s\t%s\t%s\n' "$name" "$limit" "$(printf '%q ' "$@")"; return 0; fi
   [ -n "$smoke" ] && limit=$((10 * limit))
   if [ "$left" -ge 8 ]; then
     [ "$limit" -gt $((left - 6)) ] && limit=$((left - 6))
-    timeout --signal="${STOP:-TERM}" --kill-after=4 "$limit" "$@" > "$LOGS/$name.txt" 2>&1 < /dev/null
+    timeout --signal=INT --kill-after=4 "$limit" "$@" > "$LOGS/$name.txt" 2>&1 < /dev/null
     status=$?
   fi
   printf '%s\t%s\t%s\n' "$name" "$status" "$((SECONDS - began))" | tee -a "$LOGS/parts.tsv"
@@ -70,7 +73,7 @@ bench() { local name=$1 limit=$2; shift 2; part "$name" "$limit" "$PYTHON" -m be
 
 # measure NAME SECONDS OPTIONS...: cases of the benchmark of whole updates, which ends before the limit.
 measure() {
-  local name=$1 limit=$2 backend=varlen
+  local name=$1 limit=$2 backend=${BACKEND:-varlen}
   shift 2
   [ -n "$smoke" ] && backend=padded
   bench "$name" "$limit" gpu "${tiny[@]}" --backends "$backend" --minutes "$(awk "BEGIN {print ($limit - 5) / 60}")" "$@"
@@ -106,15 +109,15 @@ toy() {
   $list || cp "$WORK/runs/toy-bf16/metrics.jsonl" "$LOGS/toy-bf16.jsonl" 2>/dev/null
 }
 on_gpu() {
-  STOP=INT part tests 180 "$PYTHON" -m pytest tests/gpu -n "${WORKERS:-8}" --dist=worksteal -q -p no:cacheprovider \
-    -m "gpu and not slow" -k "not reduces_the_loss and not train_alike"  # after INT pytest reports what has failed
+  part tests 180 "$PYTHON" -m pytest tests/gpu -n "${WORKERS:-8}" --dist=worksteal -q -p no:cacheprovider \
+    -m "gpu and not slow" -k "not reduces_the_loss and not train_alike"
 }
 versions() {
   nvidia-smi; nproc; free -g | head -2; df -h /tmp | tail -1; g++ --version | head -1
   for module in torch triton numpy pydantic pyarrow sentencepiece mlflow deepspeed; do
-    "$1" -c "import time; t = time.time(); import $module as m; print('$module', m.__version__, f'{time.time() - t:.1f} s')" 2>&1 | tail -1
+    "$PYTHON" -c "import time; t = time.time(); import $module as m; print('$module', m.__version__, f'{time.time() - t:.1f} s')" 2>&1 | tail -1
   done
-  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "$1" -c 'if True:
+  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "$PYTHON" -c 'if True:
     import torch
     print(torch.cuda.get_device_name(), torch.version.cuda, torch.backends.cudnn.version(), torch.cuda.nccl.version())
     torch.zeros(1, device="cuda")
@@ -125,7 +128,8 @@ export -f versions
 
 first() {
   # Side by side: what needs no quiet machine. Triton compiles about 150 kernels for the tests.
-  beside part versions 100 bash -c 'versions "$0"' "$PYTHON"
+  UNTIL=$((END - 110))
+  beside part versions 100 bash -c versions
   beside on_gpu
   OMP_NUM_THREADS=4 part corpus 90 "$PYTHON" -m data_prep build --source toy --pairs 100000 --valid-size 500 \
     --out "$WORK/toy" --overwrite
@@ -143,6 +147,7 @@ first() {
   beside train padded-bf16 90 padded-bf16 1 bf16 30 training.attention_backend=padded
   $list || wait
   unset OMP_NUM_THREADS
+  UNTIL=$END
   part traces 20 "$PYTHON" -m benchmarks gpu-traces "$LOGS" "${tiny[@]}"
   # Alone on the device: first what was predicted, then what the prediction assumes.
   updates base 60 base 1 --precisions bf16 --compile no --rounds 3
@@ -153,11 +158,11 @@ first() {
 
 second() {
   updates base-1 60 base 1 --precisions bf16 --compile no --rounds 5 --profile "$LOGS/profile"
+  $list || find "$LOGS/profile" -name '*train-base*.json.gz' -size -15M -exec cp {} "$OUT/trace-base.json.gz" \;
   updates big-1 60 big 1 --precisions bf16 --compile no --rounds 3 --profile "$LOGS/profile"
   bench attention 40 gpu-attention "${tiny[@]}"
   measure decode 40 --models base --acts decode --precisions bf16 --compile no --rounds 2 --profile "$LOGS/profile"
-  [ -n "$smoke" ] || bench short-1 40 gpu --backends short --models base --acts train --micro-batches 1 --precisions bf16 \
-    --compile no --rounds 3 --minutes 0.5
+  BACKEND=short updates short-1 40 base 1 --precisions bf16 --compile no --rounds 3
   bench loss 40 gpu-loss "${tiny[@]}"
   updates bare-1 40 base 1 --precisions bf16 --compile no --rounds 3 --loops bare
   updates base-8 45 base 8 --precisions bf16 --compile no --rounds 2
@@ -165,10 +170,6 @@ second() {
   updates fp16-1 40 base 1 --precisions fp16 --compile no --rounds 2
   bench graph-1 40 gpu-graph --micro-batches 1 "${tiny[@]}"
   updates compiled-1 80 base 1 --precisions bf16 --compile yes --rounds 3
-  local trace
-  trace=$(find "$LOGS/profile" -name '*train-base*.json.gz' -size -15M 2>/dev/null | head -n 1)
-  [ -n "$trace" ] && cp "$trace" "$OUT/trace-base.json.gz"
-  return 0
 }
 
 if ! $list; then

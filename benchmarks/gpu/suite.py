@@ -35,6 +35,9 @@ from dstransformer.training.devices import datasheet_peak
 #: Minimum seconds left to start another case.
 MIN_SECONDS = 15.0
 
+#: How much is printed of the end of what a case that failed has printed.
+LOG_CHARACTERS = 4000
+
 #: Environment of a smoke run: hide any GPU, use one thread for tiny tensors, and run the code paths of a GPU.
 SMOKE_ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -170,6 +173,7 @@ def _run(case: Case, limit: float, *, smoke: bool) -> dict[str, Any]:
                 process.wait()
         seconds = time.monotonic() - began
         if code != 0 or not result.exists():
+            print(log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:], file=sys.stderr)
             return {"status": f"failed with {code}: {_last_line(log)}", "result": None, "seconds": seconds}
         return {"status": "done", "result": json.loads(result.read_text(encoding="utf-8")), "seconds": seconds}
 

@@ -17,8 +17,9 @@ from benchmarks.lib.tables import format_table
 #: Updates of a run.
 UPDATES = 30
 
-#: How far the losses of the first half and of all updates may be from those of the CPU, relative to them.
-ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (5e-3, 2e-2), "fp16": (5e-3, 2e-2)}
+#: How far the losses of the first half and of all updates may be from those of the CPU, relative to them. On a CPU
+#: those in bf16 are 3e-4 off, those in fp16 6e-5.
+ALLOWED = {"fp32": (1e-4, 1e-3), "bf16": (2e-3, 1e-2), "fp16": (2e-3, 1e-2)}
 
 #: BLEU of the toy on its test split after `make quickstart` on CPUs, in fp32, and how far below it bf16 may be.
 TOY_BLEU, TOY_MARGIN = 93.95, 3.0

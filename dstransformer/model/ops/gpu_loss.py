@@ -2,8 +2,8 @@
 
 The reference takes six passes over the logits, most of them in fp32. Here a row is read once for the sums of the
 softmax, and once more for the gradient, mostly from the cache. ``F.linear_cross_entropy`` (PyTorch 2.13) computes in
-chunks of tokens as well, but each chunk with PyTorch's operators in fp32; and it has neither the likelihood without
-smoothing nor R-Drop.
+chunks of tokens as well, but each chunk with PyTorch's operators in fp32; and with label smoothing it takes all logits
+at once.
 """
 
 from __future__ import annotations
