@@ -116,12 +116,25 @@ def _operations(tokens: int, pieces: int, device: torch.device) -> dict[str, Ope
     def attend_padded(x: Tensor) -> Tensor:
         return reference.attention(x, None, packing, packing, heads, 0.0)
 
+    def choose(call: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Operation:
+        def compute(logits: Tensor) -> Tensor:
+            best, _, log_sums = call(logits, 2, pieces, 8)
+            return best - log_sums[:, None]
+
+        return compute
+
     loss, plain_loss = gradient(ops.cross_entropy), gradient(reference.cross_entropy)
     summed, plain_sum = norm(ops.residual_norm), norm(reference.residual_norm)
     norm_inputs = [draw(tokens, 512), draw(tokens, 512), draw(512), draw(512)]
     return {
         "loss, gradient": (loss, plain_loss, exact_gradient, [draw(tokens, pieces)]),
         "product, bias, ReLU": (fused_relu, _plain_relu, _plain_relu, [draw(tokens, 512), draw(2048, 512), draw(2048)]),
+        "best pieces": (
+            choose(ops.best_pieces),
+            choose(reference.best_pieces_in_few_kernels),
+            lambda logits: logits.log_softmax(dim=-1)[:, 2:].topk(8).values,
+            [draw(tokens, pieces)],
+        ),
         "sum and norm": (summed, plain_sum, plain_sum, norm_inputs),
         "attention": (attend, attend_padded, attend_padded, [draw(packing.rows, 3 * 512)]),
     }

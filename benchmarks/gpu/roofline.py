@@ -31,7 +31,7 @@ class Operator(NamedTuple):
 KERNEL_SECONDS = 2e-6
 
 #: Operators that launch Triton kernels.
-TRITON = ("cross_entropy_", "r_drop_cross_entropy_", "residual_norm", "residual_norm_backward")
+TRITON = ("best_pieces", "cross_entropy_", "r_drop_cross_entropy_", "residual_norm", "residual_norm_backward")
 
 
 @dataclass(frozen=True)

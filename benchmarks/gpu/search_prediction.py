@@ -12,10 +12,10 @@ from dstransformer.config import Config, load_config
 from dstransformer.decoding.beam import CHECK_STEPS
 
 #: Operators of a layer, of the rest of a step, and of a look at what is done, as ``tests/unit/decoding`` counts them.
-_LAYER_OPERATORS, _STEP_OPERATORS, _LOOK_OPERATORS = 17, 40, 5
+_LAYER_OPERATORS, _STEP_OPERATORS, _LOOK_OPERATORS = 17, 34, 5
 
-#: Bytes per logit: the best are chosen, it is converted to fp32, and normalised.
-_LOGIT_BYTES = 16
+#: Bytes per logit, which a kernel reads once.
+_LOGIT_BYTES = 2
 
 #: Uses of the keys and values of earlier positions: read by attention; read and written when hypotheses change places.
 _CACHE_USES = 3
@@ -50,7 +50,8 @@ def predict_search(model: str, sheet: Sheet, batch_tokens: int) -> Search:
     launches = count_step(model)
     operators = [
         Operator("products", "bfloat16", 1, 2 * weights, 2 * weights * hypotheses),
-        Operator("caches and logits", "bfloat16", 1, round(earlier + memory + logits), 0),
+        Operator("caches", "bfloat16", 1, round(earlier + memory), 0),
+        Operator("best_pieces", "float32", 1, logits, 0),
     ]
     work = Work(operators, 1 / CHECK_STEPS, launches=round(launches))
     return Search(model, sentences, work, predict(work, sheet))

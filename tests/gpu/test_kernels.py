@@ -58,6 +58,15 @@ def test_r_drop(checks: Any, dtype: torch.dtype, rows: int, pieces: int) -> None
         checks.check_r_drop(dtype, rows, pieces, scale, "cuda")
 
 
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize(
+    ("rows", "pieces", "first", "end", "count"),
+    [(3000, 37_000, 2, 37_000, 8), (70, 36_999, 3, 36_990, 20), (5, 101, 0, 101, 64), (4, 37, 36, 37, 1)],
+)
+def test_best_pieces(checks: Any, dtype: torch.dtype, rows: int, pieces: int, first: int, end: int, count: int) -> None:
+    checks.check_best_pieces(dtype, rows, pieces, first, end, count, "cuda")
+
+
 @pytest.mark.parametrize("p", [0.0, 0.5])
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize(("rows", "width"), [(25_000, 512), (9_001, 1024), (33, 100), (1, 33), (0, 64)])
@@ -78,9 +87,11 @@ def test_attention_in_short_sentences(
         check_attention(dtype, kind, lengths, heads, d_k, d_v, "cuda")
 
 
-def test_dropout_and_nan(checks: Any) -> None:
+def test_dropout_nan_and_search(checks: Any) -> None:
     checks.check_dropout("cuda")
     checks.check_nan_stays_in_its_row("cuda")
+    checks.check_best_pieces_of_nan("cuda")
+    checks.check_search("cuda")
     checks.check_compiled_layers("cuda")
 
 
@@ -101,6 +112,8 @@ def test_a_model_computes_the_same_with_the_kernels(checks: Any, precision: torc
 def test_kernels_do_not_wait(checks: Any, no_waits: None, dtype: torch.dtype) -> None:
     logits = torch.zeros(50, 37_000, dtype=dtype, device="cuda")
     targets = torch.zeros(50, dtype=torch.int64, device="cuda")
+    with torch.inference_mode():
+        ops.best_pieces(logits.repeat(4, 1), 2, 37_000, 8)
     ops.cross_entropy(logits, targets, 0.1, 1.0)
     ops.r_drop_cross_entropy((logits, logits.clone()), targets, 0.1, 5.0, 1.0)
     x = torch.zeros(25_000, 512, dtype=dtype, device="cuda", requires_grad=True)

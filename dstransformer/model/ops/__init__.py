@@ -4,8 +4,8 @@
 - ``rounding``: weights in the precision of the computation, and of 8 bits.
 - ``dispatch``: chooses the implementation of each operation.
 - ``cpu``: oneDNN, and the compiled CPU kernels of ``library``.
-- ``gpu_loss``, ``gpu_norm``, ``gpu_attention``: the Triton kernels of a GPU, in ``gpu_…_kernels``. ``gpu_library`` says
-  if they can run.
+- ``gpu_loss``, ``gpu_norm``, ``gpu_attention``, ``gpu_best``: the Triton kernels of a GPU, in ``gpu_…_kernels``.
+  ``gpu_library`` says if they can run.
 - ``varlen``: PyTorch's variable-length attention on a GPU.
 - ``caches``: keys and values of a decoder that computes one position at a time.
 """

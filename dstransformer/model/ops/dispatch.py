@@ -168,6 +168,10 @@ def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tenso
     """
     if can_compute(logits):
         return cpu.best_pieces(logits, first, end, count)
+    if gpu_library.can_choose(logits, count):
+        from dstransformer.model.ops import gpu_best
+
+        return gpu_best.best_pieces(logits, first, end, count)
     if logits.is_cuda:
         return reference.best_pieces_in_few_kernels(logits, first, end, count)
     return reference.best_pieces(logits, first, end, count)

@@ -26,6 +26,10 @@ MAX_WIDTH = 8192
 #: PyTorch's operators, and below about 8,000 tokens of ``base`` that is more than the device saves (an estimate).
 MIN_ELEMENTS = 1 << 22
 
+#: The fewest logits whose best a kernel chooses, for which PyTorch's operators keep the device as long as the host (an
+#: estimate); and how many it chooses at most. More take many steps one after the other.
+MIN_LOGITS, MAX_BEST = 1 << 22, 64
+
 #: The longest sentence, in tokens, and the widest head whose attention a program computes, block by block. A longer
 #: sentence would keep its program busy when all others have ended.
 MAX_LENGTH, MAX_HEAD = 256, 128
@@ -64,6 +68,11 @@ def can_norm(x: Tensor, y: Tensor, p: float) -> bool:
         and x.shape[-1] <= MAX_WIDTH
         and can_compute(x, y)
     )
+
+
+def can_choose(logits: Tensor, count: int) -> bool:
+    """Whether a kernel chooses the ``count`` best of each row of logits, and pays."""
+    return logits.is_cuda and logits.numel() >= MIN_LOGITS and count <= MAX_BEST and can_compute(logits)
 
 
 def can_attend(queries: Tensor, length: int, width: int, p: float) -> bool:

@@ -38,8 +38,14 @@ class RecordedSearch:
     predicted_bytes: int
 
 
-def record_search(preset: str, sentences: int, vocabulary: int = 37_000) -> RecordedSearch:
+def record_search(preset: str, sentences: int, *, kernels: bool, vocabulary: int = 37_000) -> RecordedSearch:
     """Record as many steps as lie between two looks at what is done, in a fresh process.
+
+    Args:
+        preset: The preset of the model.
+        sentences: Sentences of the batch.
+        kernels: Whether the Triton kernels run, for which triton must be installed, or PyTorch's operators.
+        vocabulary: Pieces of the vocabulary.
 
     Raises:
         AssertionError: The process failed; the message has its output.
@@ -52,7 +58,8 @@ def record_search(preset: str, sentences: int, vocabulary: int = 37_000) -> Reco
         result = Path(folder, "record.json")
         given = [str(build_extension()), str(result), preset, str(sentences), str(vocabulary)]
         command = [sys.executable, "-m", "support.cuda.searches", *given]
-        done = run_command(command, env=environment({"DST_GPU_KERNELS": "0"}))
+        variables = {"DST_GPU_KERNELS": str(int(kernels)), "TRITON_INTERPRET": "0"}
+        done = run_command(command, env=environment(variables))
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
         return RecordedSearch(**json.loads(result.read_text(encoding="utf-8")))
 

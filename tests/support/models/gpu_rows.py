@@ -13,8 +13,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from dstransformer.model import Backend, Transformer
-from dstransformer.model.ops import gpu_attention, gpu_library, gpu_loss, gpu_norm, reference
+from dstransformer.config import load_config
+from dstransformer.decoding import beam_search
+from dstransformer.model import Backend, Ensemble, Transformer, ops
+from dstransformer.model.ops import gpu_attention, gpu_best, gpu_library, gpu_loss, gpu_norm, reference
 from support.models.numerics import assert_near
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 
@@ -99,6 +101,70 @@ def check_nan_stays_in_its_row(device: str = "cpu") -> None:
     assert sums.isnan().tolist() == [[False, True, False]] * 2
     assert logits[1].isnan().all()
     assert torch.equal(logits[[0, 2]], sound[[0, 2]])
+
+
+def check_best_pieces(
+    dtype: torch.dtype, rows: int, pieces: int, first: int, end: int, count: int, device: str = "cpu"
+) -> None:
+    """Logits and pieces are those of a stable sort, so that the first of equal ones win; the sums are the reference's.
+
+    Rows differ: one ascends, one is all equal, one begins with a block of minus infinity, one has only that; the others
+    are random numbers, of which many are equal in half precision.
+    """
+    logits, _, _ = draw_logits(dtype, rows, 0, pieces, device)
+    for row, kind in enumerate(logits[1:5], start=1):
+        kind.copy_(logits[row].sort().values if row == 1 else torch.full_like(kind, (0.0, -torch.inf)[row > 2]))
+    logits[3:4, -3:] = -2.0
+    best, places = logits.float()[:, first:end].sort(dim=1, descending=True, stable=True)
+    _, _, log_sums = reference.best_pieces(logits, first, end, count)
+    with poisoned_memory():
+        found = gpu_best.best_pieces(logits, first, end, count)
+    assert [one.dtype for one in found] == [torch.float32, torch.int64, torch.float32]
+    assert torch.equal(found[0], best[:, :count])
+    assert torch.equal(found[1], places[:, :count] + first)
+    torch.testing.assert_close(found[2], log_sums, rtol=_order(pieces), atol=1e-6)
+
+
+def check_best_pieces_of_nan(device: str = "cpu") -> None:
+    """NaN of either sign is better than infinity, as in the reference, and stays in its row."""
+    logits, _, _ = draw_logits(torch.float32, 4, 0, 5000, device)
+    _, _, sound = gpu_best.best_pieces(logits, 2, 4999, 4)
+    logits[1, 4500:4502] = torch.tensor([torch.nan, -torch.nan], device=device)
+    logits[1, 7] = torch.inf
+    logits[2, 4999] = torch.nan  # not a choice
+    best, places, log_sums = gpu_best.best_pieces(logits, 2, 4999, 4)
+    assert places[1, :3].tolist() == [4500, 4501, 7]
+    assert best.isnan().sum(dim=1).tolist() == [0, 2, 0, 0]
+    assert torch.equal(best[2], reference.best_pieces(logits, 2, 4999, 4)[0][2])
+    assert log_sums.isnan().tolist() == [False, True, True, False]
+    assert torch.equal(log_sums[[0, 3]], sound[[0, 3]])
+    logits[:] = torch.nan
+    best, places, log_sums = gpu_best.best_pieces(logits, 2, 4999, 4)
+    assert best.isnan().all()
+    assert log_sums.isnan().all()
+    assert places.tolist() == [[2, 3, 4, 5]] * 4
+
+
+def check_search(device: str = "cpu") -> None:
+    """Beam search finds the same with the kernel, also with prefixes and where the end may not be chosen yet."""
+    torch.manual_seed(1)
+    model = Transformer(tiny_config(), VOCAB).to(device).eval()
+    src, packing = pack([src.to(device) for src, _ in draw_pairs()])
+    settings = load_config("base").decoding.model_copy(update={"max_extra_tokens": 6, "min_tokens": 2})
+    found = []
+    for kernels in (False, True):
+        with (
+            patch.object(ops.dispatch, "can_compute", lambda *_: False),  # the kernels of a CPU
+            patch.object(gpu_library, "can_choose", lambda *_, on=kernels: on),
+            patch.object(gpu_best, "best_pieces", wraps=gpu_best.best_pieces) as best_pieces,
+        ):
+            found.append(
+                beam_search(Ensemble([model]), src, packing, settings, vocab_size=VOCAB, prefixes=[[7], [], [], [9, 8]])
+            )
+        assert bool(best_pieces.call_count) == kernels
+    for (plain,), (one,) in zip(*found, strict=True):
+        assert one.tokens == plain.tokens
+        assert abs(one.score - plain.score) < 1e-4
 
 
 def check_compiled_layers(device: str = "cpu") -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="needs the package triton")
 
 from support.models.gpu_compiler import Compiled, compiling_for
 
-from dstransformer.model.ops import HeadShape, gpu_attention, gpu_loss, gpu_norm
+from dstransformer.model.ops import HeadShape, gpu_attention, gpu_best, gpu_loss, gpu_norm
 
 CAPABILITIES = [80, 90]
 
@@ -40,6 +40,10 @@ def launch_norms(dtype: torch.dtype, weight_dtype: torch.dtype, width: int, p: f
     seed = torch.empty((), dtype=torch.int64, device="meta") if p else None
     _, summed, statistics = gpu_norm.launch_residual_norm(x, x, gain, gain, seed, 1e-6, p)
     gpu_norm.launch_residual_norm_backward(x, summed, gain, statistics, seed, p)
+
+
+def launch_best_pieces(dtype: torch.dtype, pieces: int, count: int) -> None:
+    gpu_best.launch_best_pieces(torch.empty(3000, pieces, dtype=dtype, device="meta"), 2, pieces, count)
 
 
 def launch_attentions(dtype: torch.dtype, width: int) -> None:
@@ -73,6 +77,17 @@ def test_kernels_of_base_fit_the_device(capability: int, tmp_path: Path) -> None
     for kernel in kernels:
         assert re.search(r"ld\.global\.v[24]\.b32", kernel.ptx), "a thread reads four or eight numbers at once"
         assert "cvt.rn.bf16" in kernel.ptx, "results are rounded, not cut off"
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_best_pieces_of_base_fit_the_device(capability: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    with compiling_for(capability, tmp_path) as kernels:
+        launch_best_pieces(dtype, 37_000, 8)
+        launch_best_pieces(dtype, 36_999, 1)
+        launch_best_pieces(dtype, 37_000, 64)
+    assert_fits(kernels, dtype)
+    assert re.search(r"ld\.global\.v[24]\.b32", kernels[0].ptx), "a thread reads four or eight numbers at once"
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

@@ -16,7 +16,8 @@ pytest.importorskip("triton", reason="needs triton")
 from support.models import gpu_rows
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dstransformer.model.ops import gpu_loss, gpu_norm
+from dstransformer.model import ops
+from dstransformer.model.ops import gpu_best, gpu_library, gpu_loss, gpu_norm, reference
 
 pytestmark = pytest.mark.skipif(
     version("triton") < "3.7" and np.__version__ >= "2.4",  # PyTorch 2.11 brings 3.6
@@ -53,6 +54,32 @@ def test_r_drop(interpreted: Call, dtype: torch.dtype, rows: int, pieces: int) -
 
 def test_nan_stays_in_its_row(interpreted: Call) -> None:
     interpreted(gpu_rows.check_nan_stays_in_its_row)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize(
+    ("rows", "pieces", "first", "end", "count"),
+    [
+        (6, 8_192, 2, 8_192, 8),
+        (5, 9_001, 3, 8_999, 5),
+        (5, 4_100, 4_090, 4_099, 9),
+        (5, 101, 0, 101, 64),
+        (4, 37, 36, 37, 1),
+        (0, 40, 2, 40, 8),
+    ],
+)
+def test_best_pieces(
+    interpreted: Call, dtype: torch.dtype, rows: int, pieces: int, first: int, end: int, count: int
+) -> None:
+    interpreted(gpu_rows.check_best_pieces, dtype, rows, pieces, first, end, count)
+
+
+def test_nan_is_the_best_piece_of_its_row(interpreted: Call) -> None:
+    interpreted(gpu_rows.check_best_pieces_of_nan)
+
+
+def test_a_search_finds_the_same_with_the_kernel(interpreted: Call) -> None:
+    interpreted(gpu_rows.check_search)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5])
@@ -102,3 +129,19 @@ def test_fake_tensors_have_the_shapes_of_the_results(p: float) -> None:
         assert grad is logits
         assert loss.shape == nll.shape == ()
         assert loss.dtype == nll.dtype == torch.float32
+        best, pieces, log_sums = gpu_best.best_pieces(logits, 2, 39, 8)
+        assert best.shape == pieces.shape == (5, 8)
+        assert log_sums.shape == (5,)
+        assert (best.dtype, pieces.dtype, log_sums.dtype) == (torch.float32, torch.int64, torch.float32)
+
+
+@pytest.mark.parametrize(("rows", "count", "expected"), [(200, 8, "kernel"), (200, 65, "plain"), (100, 8, "plain")])
+def test_few_logits_and_many_choices_take_the_operators_of_pytorch(
+    rows: int, count: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_library, "_can_run_on", lambda _: True)
+    monkeypatch.setattr(gpu_best, "best_pieces", lambda *_: "kernel")
+    monkeypatch.setattr(reference, "best_pieces_in_few_kernels", lambda *_: "plain")
+    with FakeTensorMode():
+        logits = torch.empty(rows, 37_000, dtype=torch.bfloat16, device="cuda")
+        assert ops.best_pieces(logits, 2, 37_000, count) == expected
