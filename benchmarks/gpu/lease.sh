@@ -76,7 +76,7 @@ measure() {
   local name=$1 limit=$2 backend=${BACKEND:-varlen}
   shift 2
   [ -n "$smoke" ] && backend=padded
-  bench "$name" "$limit" gpu "${tiny[@]}" --backends "$backend" --minutes "$(awk "BEGIN {print ($limit - 5) / 60}")" "$@"
+  bench "$name" "$limit" gpu "${tiny[@]}" --backends "$backend" --minutes "$(awk "BEGIN {print ($limit ${smoke:+* 10} - 5) / 60}")" "$@"
 }
 updates() {  # NAME SECONDS MODEL MICRO-BATCHES OPTIONS...
   local name=$1 limit=$2 model=$3 micro_batches=$4
