@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
 # Starts a launcher, and ends with the exit status of the training: torchrun and deepspeed turn every status into 1 or 0.
 #
-#     launch/exit-status.sh torchrun --nproc-per-node 8 --module -- dstransformer train base --corpus … --run …
+#     dst-exit-status torchrun --nproc-per-node 8 --module -- dstransformer train base --corpus … --run …
 #
 # 143 means: stopped before its end, run me again. The run writes its status into RUN/end.json as it ends. Stop signals
-# are passed on to the launcher. For use in containers, pip installs this script as `dst-exit-status`.
+# are passed on to the launcher. pip installs this script as `dst-exit-status`.
 set -u
+
+case ${1:-} in
+  '' | -h | --help)
+    echo "usage: ${0##*/} LAUNCHER … dst train … --run RUN"
+    echo "Runs a launcher such as torchrun or deepspeed and returns the exit status of the training."
+    exit "$(($# == 0 ? 2 : 0))"
+    ;;
+esac
 
 run=
 for ((at = 1; at <= $#; at++)); do

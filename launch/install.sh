@@ -10,9 +10,9 @@ say() { printf '== %s\n' "$*"; }
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 
 command -v g++ >/dev/null || fail "g++ is missing: install a C++ compiler (Debian: apt-get install g++)"
-command -v "$PYTHON" >/dev/null || fail "$PYTHON is missing: install Python 3.11 or 3.12, or name one with make PYTHON=..."
-"$PYTHON" -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 12) else \
-  "Python %d.%d is not supported: make PYTHON=python3.12 (or 3.11)" % v)'
+command -v "$PYTHON" >/dev/null || fail "$PYTHON is missing: install Python 3.11 to 3.14, or name one with make PYTHON=..."
+"$PYTHON" -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 14) else \
+  "Python %d.%d is not supported: make PYTHON=python3.12 (3.11 to 3.14)" % v)'
 
 # Shows one line per package that pip finds, rewritten in place on a terminal, and one line per long silent step.
 show_progress() {
@@ -73,7 +73,7 @@ install --upgrade 'pip>=25.1' >/dev/null
 say "install 2/3: install PyTorch, DeepSpeed, MLflow and dependencies (downloads a few hundred MB; details: $LOG)"
 # PyTorch by pip, so that uv finds it and takes no other build.
 install -c constraints.txt torch
-rest=(-c constraints.txt torch --group dev -e .)
+rest=(-c constraints.txt torch --group dev -e '.[all]')
 [ "${INSTALLER:-uv}" != pip ] && install_with_uv "${rest[@]}" || install "${rest[@]}"
 say "install 3/3: compile the modules used in training to bytecode"
 compile "deepspeed, deepspeed.launcher.runner, torch.utils.cpp_extension" &

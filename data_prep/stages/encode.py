@@ -161,7 +161,7 @@ def _parts(read: ReadReport, cleaned: CleanReport, kept: Sequence[int]) -> tuple
 
 def _package_versions() -> dict[str, str]:
     """The versions that every manifest states; the report of cleaning adds those of its rules."""
-    packages = {name: version(name) for name in ("datasets", "numpy", "pyarrow", "sentencepiece")}
+    packages = {name: version(name) for name in ("numpy", "pyarrow", "sentencepiece")}
     own = {"dstransformer": dstransformer.__version__, "python": platform.python_version()}
     return own | packages | {"unicode": unicodedata.unidata_version}
 

@@ -6,6 +6,7 @@ A shard is an Arrow stream of one record batch, so that a reader can address its
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,14 @@ class SplitWriter:
         aligned: bool = False,
     ) -> None:
         """Create ``folder``, which must not exist."""
-        from datasets import Features, List, Value
-
         folder.mkdir()
-        columns: dict[str, Any] = {"src": List(Value(_id_type(src_vocab_size or vocab_size)))}
-        columns |= {"tgt": List(Value(_id_type(vocab_size)))}
+        columns = {"src": _list_of(_id_type(src_vocab_size or vocab_size)), "tgt": _list_of(_id_type(vocab_size))}
         if has_text:
-            columns |= {"src_text": Value("string"), "tgt_text": Value("string")}
+            columns |= {"src_text": _value("string"), "tgt_text": _value("string")}
         if aligned:
-            columns |= {"alignment": List(Value("uint16"))}
-        self._features = Features(columns)
-        self.schema: pa.Schema = self._features.arrow_schema
+            columns |= {"alignment": _list_of("uint16")}
+        self._features = columns
+        self.schema = _arrow_schema(columns)
         self._folder = folder
         self._shard_rows = shard_rows
         self._has_text = has_text
@@ -114,7 +112,7 @@ class SplitWriter:
 
     def _write_dataset_files(self, shards: list[Shard]) -> None:
         content = hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
-        info = {"citation": "", "description": "", "features": self._features.to_dict(), "homepage": "", "license": ""}
+        info = {"citation": "", "description": "", "features": self._features, "homepage": "", "license": ""}
         state: dict[str, Any] = {
             "_data_files": [{"filename": shard.name} for shard in shards],
             "_fingerprint": content[:16],
@@ -130,6 +128,27 @@ class SplitWriter:
 
 def _id_type(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 1 << 16 else "int32"
+
+
+def _value(dtype: str) -> dict[str, Any]:
+    """A feature of ``datasets``, as its ``Features.to_dict`` writes it."""
+    return {"dtype": dtype, "_type": "Value"}
+
+
+def _list_of(dtype: str) -> dict[str, Any]:
+    return {"feature": _value(dtype), "_type": "List"}
+
+
+def _arrow_schema(features: Mapping[str, Any]) -> pa.Schema:
+    """The schema of columns, with the metadata in which ``datasets`` looks for their features."""
+
+    def arrow_type(feature: Mapping[str, Any]) -> pa.DataType:
+        if feature["_type"] == "List":
+            return pa.list_(arrow_type(feature["feature"]))
+        return pa.type_for_alias(feature["dtype"])
+
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    return pa.schema({name: arrow_type(feature) for name, feature in features.items()}, metadata)
 
 
 class CorpusWriter:

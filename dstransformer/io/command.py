@@ -73,6 +73,9 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         failure = StorageError(f"{place}{error.strerror or error}{advice}")
         _report_error(program, failure, reports_errors=True, cause=error)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (missing := _how_to_install(error)):
+            _report_error(program, UserError(missing), reports_errors=reports_errors, cause=error)
+            return UserError.exit_code
         if _lacks_memory(error):
             say(f"{program}: error: there is not enough memory to load a library ({shown(error, quote=False)})")
             return status
@@ -80,6 +83,12 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         what = shown(error, quote=False, limit=200)
         say(f"{program}: internal error: {type(error).__name__}: {what}; please report it with the lines above")
     return status
+
+
+def _how_to_install(error: ModuleNotFoundError) -> str | None:
+    from dstransformer.io.requirements import how_to_install
+
+    return how_to_install(error.name or "")
 
 
 def _lacks_memory(error: Exception) -> bool:
@@ -246,6 +255,7 @@ class CommandParser(argparse.ArgumentParser):
         headings: Headings in the list of commands, by the name of the first command below each.
         late: An optional argument that may also follow options, which argparse supports only since Python 3.13.
         notes: What an error that names an argument, or an option of other tools, adds to it, by the name.
+        takes_rest: Whether words that it does not know are for another program: they become the value ``rest``.
     """
 
     def __init__(self, *, examples: Sequence[str] = (), **given: Any) -> None:
@@ -257,6 +267,7 @@ class CommandParser(argparse.ArgumentParser):
         self.headings: Mapping[str, str] = {}
         self.late: argparse.Action | None = None
         self.notes: Mapping[str, str] = {}
+        self.takes_rest = False
         self._hidden: set[str] = set()
         self._words: Sequence[str] = ()
 
@@ -292,6 +303,8 @@ class CommandParser(argparse.ArgumentParser):
         found, rest = super().parse_known_args(args, namespace)
         if self.late is not None and getattr(found, self.late.dest) is None and len(rest) == 1 and rest[0][:1] != "-":
             self._take_late(self.late, rest.pop(), found)
+        if self.takes_rest:
+            found.rest, rest = rest, []
         if rest:
             self._refuse_words(rest)
         return found, rest

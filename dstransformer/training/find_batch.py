@@ -40,7 +40,15 @@ from dstransformer.io.command import stopped_by_signals
 from dstransformer.training.automatic import SHARE, Devices, choose, usable_bytes
 from dstransformer.training.engine import Engine
 from dstransformer.training.estimate import estimate, plan_warnings, tokens_peak_bytes
-from dstransformer.training.setup import GIB, Setup, TrainRequest, check_corpus, find_resume_point, resolve_setup
+from dstransformer.training.setup import (
+    GIB,
+    Setup,
+    TrainRequest,
+    check_corpus,
+    check_packages,
+    find_resume_point,
+    resolve_setup,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -184,6 +192,7 @@ def find_batch(request: TrainRequest) -> FoundBatch:
     environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
     try:
         setup = choose(resolve_setup(request, processes), None, Devices(frozenset(), None))
+        check_packages(setup.config)
         check_corpus(setup, verify=False)
         if processes.rank == 0:
             find_resume_point(request, setup)

@@ -24,7 +24,14 @@ from dstransformer.training.checkpoints.resume import (
     warn_if_layout_differs,
 )
 from dstransformer.training.provenance import describe_provenance, describe_run, describe_start
-from dstransformer.training.setup import Setup, TrainRequest, check_setup, find_resume_point, resolve_setup
+from dstransformer.training.setup import (
+    Setup,
+    TrainRequest,
+    check_packages,
+    check_setup,
+    find_resume_point,
+    resolve_setup,
+)
 
 if TYPE_CHECKING:
     from dstransformer.training.final import Choice
@@ -84,6 +91,7 @@ def train(request: TrainRequest) -> Outcome:
     processes = check_launch(os.environ)
     try:
         setup = resolve_setup(request, processes)
+        check_packages(setup.config)
     except Exception as error:
         raise_on_all(error, processes)
     with supervise(processes, setup.config, setup.run) as session:

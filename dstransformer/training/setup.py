@@ -31,6 +31,7 @@ from dstransformer.errors import ConfigError, DataError, counted, shown
 from dstransformer.evaluation.task import Task, build_task
 from dstransformer.io.files import replace_file, storage_errors
 from dstransformer.io.products import check_run_folder
+from dstransformer.io.requirements import check_installed
 from dstransformer.model import DTYPES, check_backend, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
@@ -185,6 +186,15 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
     _check_embeddings(config.model, corpus)
     pretrained = _open_pretrained(request, config, corpus)
     return Setup(config, ds_config, corpus, request.run, processes.world_size, pretrained)
+
+
+def check_packages(config: Config) -> None:
+    """Check that the packages of a training are installed, before anything is written.
+
+    Raises:
+        UserError: One is missing.
+    """
+    check_installed("deepspeed", *(["mlflow"] if config.tracking.enabled else []))
 
 
 def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:

@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 from support.clusters.slurm import Slurm, slurm_cluster
-from support.processes.forks import REPOSITORY
 from support.processes.launching import run_command
 from support.training.runs import TINY
 
 from data_prep.cli import main as dst_prep
 
 pytest.importorskip("snakemake_executor_plugin_slurm", reason="needs pip install -c constraints.txt -e '.[distill]'")
-
-HERE = REPOSITORY / "launch" / "distill"
 
 #: The nodes of the test have one core and 1000 MB; the cluster keeps no accounts, so that sacct knows nothing.
 SMALL = [
@@ -63,8 +60,8 @@ def test_each_step_is_a_job_of_slurm(toy_corpus: Path, tmp_path: Path) -> None:
     }
     config = tmp_path / "mine.yaml"
     config.write_text(yaml.safe_dump(content), encoding="utf-8")
-    profile = ["--snakefile", str(HERE / "Snakefile"), "--profile", str(HERE / "profiles" / "slurm")]
-    command = [sys.executable, "-m", "snakemake", *profile, "--configfile", str(config), "--until", "student", *SMALL]
+    command = [sys.executable, "-m", "dstransformer", "distill", str(config), "--profile", "slurm"]
+    command += ["--until", "student", *SMALL]
     with slurm_cluster(tmp_path / "slurm") as cluster:
         done = run_command(command, env=with_configuration(cluster, tmp_path / "bin"), cwd=tmp_path)
         jobs = cluster.run("scontrol", "show", "jobs", "--oneliner")

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 import yaml
-from distill.plan import Plan, check
-from distill.settings import read_settings
 from mlflow import MlflowClient
 from support.processes.forks import REPOSITORY, environment
 from support.processes.launching import run_command, run_dst, started, wait_until
@@ -23,11 +21,13 @@ from support.training.runs import TINY
 
 from data_prep.cli import main as dst_prep
 from dstransformer.errors import DstError
+from dstransformer.extras.distill.plan import Plan, check
+from dstransformer.extras.distill.settings import read_settings
 
 snakemake = pytest.importorskip("snakemake", reason="needs snakemake: pip install -c constraints.txt -e '.[distill]'")
 
 TEXT = {"src": "parallel.en", "tgt": "parallel.de", "mono": "mono.en"}
-HERE = REPOSITORY / "launch" / "distill"
+HERE = REPOSITORY / "dstransformer" / "extras" / "distill"
 CODE = environment() | {"MLFLOW_DISABLE_TELEMETRY": "true"}
 
 #: Just enough that the teacher writes words.
@@ -98,8 +98,7 @@ def configure(models: Path, folder: Path, **changes: Any) -> Path:
 
 
 def command(config: Path, *options: str) -> list[str]:
-    files = ["--snakefile", str(HERE / "Snakefile"), "--profile", str(HERE / "profiles" / "local")]
-    return [sys.executable, "-m", "snakemake", *files, "--configfile", str(config), *options]
+    return [sys.executable, "-m", "dstransformer", "distill", str(config), *options]
 
 
 def run(config: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -153,7 +152,7 @@ def test_back_translation_is_the_same_workflow(models: Path, tmp_path: Path) -> 
         ({"translate": {"n_best": 9}}, "translate: n_best is 9, more than the beam of 8"),
         ({"filter": {"drop": 1}}, "filter.drop is 1: Input should be less than 1"),
         ({"student": {"preset": None}}, "student.preset is missing: give it in your configuration"),
-        ({"export": {"quantisation": "int8"}}, "export.quantisation is not a value of launch/distill/config.yaml"),
+        ({"export": {"quantisation": "int8"}}, "export.quantisation is not a value of a configuration"),
         ({"test": {}}, "test is {}"),
         ({"alignments": {"model": "TEACHER", "command": ALIGNER}}, "alignments: model and command are both given"),
         ({"alignments": {"command": "my-aligner {src} {tgt}"}}, "alignments: command lacks {out}: it must name"),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dstransformer.cli.launch_files import FILES
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -38,6 +40,9 @@ def test_it_holds_packages_presets_and_fragments(wheel: Path) -> None:
         "dstransformer/extras/serving/templates/start.html",
         "dstransformer/config/ds_configs/zero3.json",
         "dstransformer/model/ops/kernels/kernels.cpp",
+        "dstransformer/extras/distill/Snakefile",
+        "dstransformer/extras/distill/profiles/slurm/config.yaml",
+        *(f"dstransformer/cli/launch/{name}" for name in FILES),
     ):
         assert name in names
     assert any(name.endswith(".data/scripts/dst-exit-status") for name in names)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from dstransformer import __version__
-from dstransformer.config.requirements import supported_versions
 from dstransformer.extras.doctor.finding import Finding
+from dstransformer.io.requirements import supported_versions
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet

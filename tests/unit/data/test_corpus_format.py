@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import datasets
 import numpy as np
 import pytest
+from datasets import Features, List, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.corpora import TEXT, Rows, id_table, small_tokenizer, train_model, write_corpus
@@ -56,6 +57,14 @@ def test_ids_take_the_smallest_type_that_holds_the_vocabulary(tmp_path: Path, vo
     with pytest.raises(IndexError, match="pairs are numbered by whole numbers, not float64"):
         split.gather(np.array([0.5]))
     assert str(datasets.load_from_disk(str(tmp_path / "train")).features["src"].feature.dtype) == dtype
+
+
+def test_the_schema_is_that_of_datasets(tmp_path: Path) -> None:
+    folder, sizes = tmp_path / "train", {"vocab_size": 300, "src_vocab_size": 1 << 17, "shard_rows": 10}
+    writer = SplitWriter(folder, **sizes, has_text=True, aligned=True)
+    columns: dict[str, List | Value] = {"src": List(Value("int32")), "tgt": List(Value("uint16"))}
+    columns |= {"src_text": Value("string"), "tgt_text": Value("string"), "alignment": List(Value("uint16"))}
+    assert writer.schema.equals(Features(columns).arrow_schema, check_metadata=True)
 
 
 def test_datasets_opens_a_corpus(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from distill.settings import TEACHER, Settings
-
 from dstransformer.config import load_config
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import ConfigError, DataError
+from dstransformer.extras.distill.settings import TEACHER, Settings
 from dstransformer.model import Bundle, open_bundle
 
 

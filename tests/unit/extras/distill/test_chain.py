@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distill import ship
-from distill.report import chains, costs
+
+from dstransformer.extras.distill import ship
+from dstransformer.extras.distill.report import chains, costs
 
 FOUND = {
     "teacher.torch": {"bleu": 40.0, "bytes": 1000, "sentences_per_second": 10.0},

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from distill import align
-from support.processes.forks import REPOSITORY
 
 from dstransformer.errors import DataError
+from dstransformer.extras.distill import align
 
 SRC, TGT = ("a b\u00a0c\n", "\n", "d\n"), ("A  B\n", "empty\n", "D\n")
 
@@ -27,7 +26,7 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 def run(command: str) -> subprocess.CompletedProcess[str]:
     files = ["--src", "one.src", "two.src", "--tgt", "one.tgt", "two.tgt", "--to", "alignments"]
-    program = [sys.executable, str(REPOSITORY / "launch" / "distill" / "align.py"), *files, "--command", command]
+    program = [sys.executable, "-m", "dstransformer.extras.distill.align", *files, "--command", command]
     return subprocess.run(program, capture_output=True, text=True, check=False)
 
 

@@ -236,7 +236,7 @@ def read_settings(config: Mapping[str, Any], files: Sequence[str | Path]) -> Set
         ConfigError: A value is missing, unknown or out of bounds, or values do not go together.
     """
     if not files:
-        raise ConfigError("no configuration: add --configfile mine.yaml; launch/distill/config.yaml has all values")
+        raise ConfigError("no configuration: name one; `dst distill --print-config` prints all values")
     defaults = yaml.safe_load(Path(__file__).with_name("config.yaml").read_text(encoding="utf-8"))
     try:
         return Settings.model_validate(_merge(defaults, config), context=Path(files[0]).absolute().parent)
@@ -244,9 +244,13 @@ def read_settings(config: Mapping[str, Any], files: Sequence[str | Path]) -> Set
         fault = error.errors()[0]
     name = ".".join(map(str, fault["loc"])) or "the configuration"
     if fault["type"] == "extra_forbidden":
-        raise ConfigError(f"{name} is not a value of launch/distill/config.yaml: correct its name, or leave it out")
+        raise ConfigError(
+            f"{name} is not a value of a configuration: correct it (`dst distill --print-config`), or leave it out"
+        )
     if fault["type"] == "missing" or fault["input"] is None:
-        raise ConfigError(f"{name} is missing: give it in your configuration; see launch/distill/config.yaml")
+        raise ConfigError(
+            f"{name} is missing: give it in your configuration; `dst distill --print-config` describes it"
+        )
     if fault["type"] == "value_error":
         raise ConfigError(f"{name}: {fault['ctx']['error']}")
     raise ConfigError(f"{name} is {shown(fault['input'])}: {fault['msg']}")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distill.plan import Plan
-from distill.settings import read_settings
+
+from dstransformer.extras.distill.plan import Plan
+from dstransformer.extras.distill.settings import read_settings
 
 FILES = ("src", "tgt", "mono", "valid_src", "valid_tgt")
 GUIDED = "--set=loss.guided_alignment=0.05"

@@ -1,0 +1,43 @@
+"""``dst launch-files``: write the files that start a run on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from dstransformer.cli.options import CommandResult, folder
+from dstransformer.errors import UserError
+from dstransformer.io.command import Commands
+
+FILES = ("env.sh", "hostfile", "slurm.sbatch", "slurm-prep.sbatch", "kubernetes.yaml", "kubernetes-prep.yaml")
+
+_HERE = Path(__file__)
+_PACKAGED = _HERE.with_name("launch")  # in a wheel
+_CHECKOUT = _HERE.parents[2] / "launch"  # in a checkout
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of ``dst launch-files``."""
+    parser = commands.add_parser(
+        "launch-files",
+        help="write the files for SLURM, Kubernetes and the deepspeed launcher, to edit them",
+        examples=("dst launch-files launch",),
+    )
+    parser.add_argument("folder", type=folder, metavar="DIR", help="folder to write them to; files there stay")
+    parser.set_defaults(handler=run)
+
+
+def run(options: argparse.Namespace) -> CommandResult:
+    """Write the files, none of which may exist."""
+    from dstransformer.io.files import replace_file, storage_errors
+
+    found = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+    target: Path = options.folder
+    for name in FILES:
+        if (target / name).exists():
+            raise UserError(f"{target / name} exists: name another folder, or remove it")
+    with storage_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            replace_file(target / name, (found / name).read_text(encoding="utf-8"))
+    return CommandResult("\n".join(str(target / name) for name in FILES))
