@@ -67,6 +67,8 @@ def add_options(parser: CommandParser, command: str) -> None:
             _add_work(parser, "folder for unfinished work (default: OUT.work)", required=False)
         case "filter":
             _add_filter(parser)
+        case "completion":
+            parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
         case "info" | "verify" | "report" | "text":
             parser.add_argument("corpus", type=read_as(Folder), metavar="CORPUS", help="a corpus folder")
             _add_for_corpus(parser, command)

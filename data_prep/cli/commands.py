@@ -294,6 +294,14 @@ def _text(arguments: argparse.Namespace) -> None:
     write_text_files(texts, overwrite=arguments.overwrite)
 
 
+def _completion(arguments: argparse.Namespace) -> None:
+    from data_prep.recipe.recipe import recipe_summaries
+    from dstransformer.io.completion import completion_script
+
+    with printing(needed=True):
+        print(completion_script(build_parser(), arguments.shell, {"RECIPE": list(recipe_summaries())}))
+
+
 class _Command(NamedTuple):
     """A command: its name, what it does, its handler, and examples. Its options are in ``arguments``."""
 
@@ -360,5 +368,11 @@ _COMMANDS = (
         "write the raw text of a held-out split to files",
         _text,
         ("dst-prep text corpora/toy --split test --src test.en --tgt test.de",),
+    ),
+    _Command(
+        "completion",
+        "print a script that completes dst-prep in a shell",
+        _completion,
+        ("dst-prep completion bash",),
     ),
 )

@@ -23,7 +23,7 @@ GROUPS = {
     ),
     "runs": (
         "cli.checkpoints", "extras.plots.cli", "cli.track", "extras.reproduction.cli",
-        "extras.doctor.cli", "cli.ds_config", "cli.launch_files", "extras.distill.cli",
+        "extras.doctor.cli", "cli.ds_config", "cli.launch_files", "extras.distill.cli", "cli.completion",
     ),
     "translations": ("extras.rerank.cli", "cli.score", "cli.align"),
     "the paper": ("extras.parsing.cli", "extras.paper.cli"),
