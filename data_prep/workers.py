@@ -259,8 +259,8 @@ def _unreachable(path: Path, address: str, error: Exception) -> str:
     if address.startswith("tls:") and isinstance(error, TypeError):
         return (
             f"the scheduler at {address} (--cluster {path}) wants TLS, and Dask's configuration here names no "
-            "certificate: set distributed.comm.tls.ca-file, client.cert and client.key, as docs/guide/data-cluster.md "
-            "shows"
+            "certificate: set distributed.comm.tls.ca-file, client.cert and client.key "
+            "(guide: data-cluster)"
         )
     return (
         f"the scheduler at {address} (--cluster {path}) cannot be reached: check that it runs, that this machine is "

@@ -219,7 +219,7 @@ def set_schema(store: Path, revision: str) -> None:
     ("revision", "parts"),
     [
         ("451aebb31d03", ("older MLflow than 3.", "stop all programs", "back it up", "`mlflow db upgrade sqlite:////")),
-        ("ffffffffffff", ("newer MLflow than 3.", "install that version", "docs/guide/tracking.md")),
+        ("ffffffffffff", ("newer MLflow than 3.", "install that version", "guide: tracking")),
     ],
 )
 def test_a_store_of_another_schema_is_found(run: Path, revision: str, parts: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "serve",
         help="translate over HTTP, with a page to type into",
-        epilog="POST /translate, /docs, /healthz and /metrics are described in docs/guide/serving.md.",
+        epilog="POST /translate, /docs, /healthz and /metrics are described in the guide on serving.",
         examples=("dst serve runs/en-de --port 8000",),
     )
     add_decoding(parser, output=None)

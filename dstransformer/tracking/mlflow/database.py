@@ -76,7 +76,7 @@ def check_database(address: str) -> None:
     )
     raise UnusableStoreError(
         f"{place} has the schema of {'an older' if known.issuperset(found) else 'a newer'} MLflow than "
-        f"{version('mlflow')}: {advice} (docs/guide/tracking.md, Upgrading MLflow)"
+        f"{version('mlflow')}: {advice} (guide: tracking, Upgrading MLflow)"
     )
 
 
