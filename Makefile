@@ -4,7 +4,8 @@
 # make test-all     make test, then the tests marked extended: every combination, long fuzzing, campaigns
 # make test-fast    run ruff and the fast unit tests, for everyday work
 # make coverage     run the tests of both tiers and report line coverage, without subprocesses
-# make check        run ruff, mypy and import-linter
+# make check        run ruff, mypy and import-linter, and check the site's links
+# make site         build the site of the documents in build/site
 # make format       format the code and apply ruff's fixes
 # make bench        run the benchmarks (docs/benchmarks.md)
 
@@ -20,7 +21,7 @@ export MLFLOW_DISABLE_TELEMETRY ?= true
 # Keep the bytecode that Python writes at the first import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install quickstart test test-all test-fast coverage check format bench clean
+.PHONY: install quickstart test test-all test-fast coverage check site format bench clean
 
 install: $(INSTALLED)
 
@@ -46,11 +47,14 @@ coverage: $(INSTALLED)
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
-check: $(INSTALLED)
+check: $(INSTALLED) site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+site: $(INSTALLED)
+	$(BIN)/python docs/site/build.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -111,7 +111,7 @@ def prepared(section: Section) -> str:
     for large, small in SMALLER.items():
         script = script.replace(large, small)
     script = script.replace("deepspeed --num_gpus 2", f"deepspeed --num_gpus 2 --master_port {free_port()}")
-    return "source launch/env.sh\n" + OWN_TEXT * (section.heading == "Build and inspect") + script
+    return OWN_TEXT * (section.heading == "Build and inspect") + script
 
 
 def test_every_smaller_size_stands_in_for_one_of_the_tutorials() -> None:

@@ -124,6 +124,31 @@ def test_values_that_documents_set_exist(document: Path) -> None:
     assert [f"{section}.{key}" for section, key in keys if key not in base[section]] == []
 
 
+def test_tables_for_users_of_other_toolkits_name_options_and_values_that_exist() -> None:
+    base = yaml.safe_load((REPOSITORY / "dstransformer/config/presets/base.yaml").read_text(encoding="utf-8"))
+    known = {"dst": options(build_parser()), "dst-prep": options(dst_prep.build_parser())}
+    page = (REPOSITORY / "docs/guide/coming-from.md").read_text(encoding="utf-8")
+    ours = [
+        cell for row in re.findall(r"^\|.*\| (.*) \|$", page, re.MULTILINE) for cell in re.findall(r"`([^`]+)`", row)
+    ]
+    wrong = []
+    for cell in ours:
+        if value := re.match(r"([a-z]+)\.([a-z]\w*)", cell):
+            wrong += [cell] if value[2] not in base.get(value[1], ()) else []
+            continue
+        program, command, words = "dst", "translate", cell.split()
+        if words[0] in known:
+            program = words.pop(0)
+            command = words.pop(0)
+            if words and f"{command} {words[0]}" in known[program]:
+                command = f"{command} {words.pop(0)}"
+        found = known[program].get(command, set())
+        wrong += [cell for word in words if word.startswith("--") and word not in found]
+        wrong += [cell] if command not in known[program] else []
+    assert len(ours) > 150
+    assert wrong == []
+
+
 def test_version_and_date_of_the_release_agree() -> None:
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
