@@ -147,14 +147,16 @@ def _drawing(name: str, total: int | None, *, transient: bool) -> Iterator[Advan
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
+    whole = Column(no_wrap=True)  # a narrow terminal has a shorter bar
     columns = (
         SpinnerColumn(finished_text="✓"),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        MofNCompleteColumn(table_column=whole),
+        TimeElapsedColumn(table_column=whole),
+        TimeRemainingColumn(table_column=whole),
     )
     with Progress(*columns, console=Console(stderr=True), transient=transient) as bars:
         number = bars.add_task(name, total=total)

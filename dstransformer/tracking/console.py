@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -60,9 +61,12 @@ class ConsoleProgress(Tracker):
 
     def __init__(self, max_updates: int, console: Console | None = None) -> None:
         self._max_updates = max_updates
-        self._console = console or PipeSafeConsole(stderr=True)
+        # FORCE_COLOR gives a pipe colour, but no line that is redrawn.
+        redraws = None if sys.stderr is not None and sys.stderr.isatty() else False
+        self._console = console or PipeSafeConsole(stderr=True, force_interactive=redraws)
         self._live: Live | None = None
-        self._step, self._parts = 0, dict[str, str]()
+        self._step = 0
+        self._parts: dict[str, str] = {}
         self._score = ""
         self._overall_speed: float | None = None
         self._first_step = 0
@@ -112,7 +116,7 @@ class ConsoleProgress(Tracker):
         self._start_time = time.monotonic()
         if self._first_step:
             self.print(f"resumed at update {self._first_step}")
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._live = Live(console=self._console, transient=True, get_renderable=self._draw)
             self._live.start()
 

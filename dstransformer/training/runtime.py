@@ -151,7 +151,7 @@ def gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _is_no_overflow(record: logging.LogRecord) -> bool:
-    """DeepSpeed would warn of each skipped update; the metrics have them as ``skipped_share``."""
+    """DeepSpeed would log each skipped update; the metrics have them as ``skipped_share``."""
     return "OVERFLOW!" not in record.getMessage()
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst
 from support.processes.terminal import run_in_terminal, visible
 from support.training.runs import train_options
@@ -27,7 +28,8 @@ def run():
     progress.emit(make_start())
     metrics = {"loss": 3.25, "lr": 0.001, "tokens_per_second": 123456.0, "epoch": 3.0, "memory_gib": 41.25, "mfu": 0.38}
     progress.emit(TrainingProgress(54_321, metrics))
-    progress._live.refresh()
+    if progress._live is not None:
+        progress._live.refresh()
     logging.getLogger("dstransformer").warning("a warning")
     progress.emit(RunEnd("finished"))
     return 0
@@ -82,6 +84,25 @@ def test_progress_fits_the_terminal(columns: int, expected: str, tmp_path: Path)
     assert any(re.fullmatch(expected, line) for line in lines), lines
     assert max(map(len, lines)) <= columns
     assert "dst: a warning" in lines
+
+
+def test_no_line_is_redrawn_where_that_cannot_be_seen(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRESS)
+    with forked([str(program)], environment({"FORCE_COLOR": "1"})) as process:
+        _, piped = finish(process)
+    for written in (piped, run_in_terminal(str(program), extra={"TERM": "dumb"})):
+        assert written.startswith("update 54321/100000 (54.3%)  epoch 4  loss 3.2500  lr 1.00e-03  123,456 tokens/s")
+        assert "\x1b" not in written
+
+
+def test_no_number_of_a_build_is_cut_in_a_narrow_terminal(tmp_path: Path) -> None:
+    sizes = ["--pairs", "3000", "--valid-size", "5", "--test-size", "5"]
+    build = ["build", "--source", "toy", *sizes, "--out", str(tmp_path / "corpus")]
+    lines = visible(run_in_terminal("-m", "data_prep", *build, columns=60))
+    done = r"✓ train a bpe vocabulary of 2,000 .* 6000/6000 0:\S+ 0:\S+"
+    assert any(re.fullmatch(done, line) for line in lines), lines
+    assert [line for line in lines if "…" in line] == []
 
 
 def test_quiet_commands_print_results_warnings_and_errors_only(tmp_path: Path) -> None:
