@@ -17,7 +17,7 @@ INTERVAL = 10.0
 _WARNING = "warning: "
 
 #: The word to colour in a line that reports an error or warns, after the name of the program.
-_ALARM = re.compile(r"^([\w-]+(?: \(rank \d+\))?: )?((?:internal )?error:|warning:)")
+_ALARM = re.compile(r"^((?:[\w-]+(?: \(rank \d+\))?: )?)((?:internal )?error:|warning:)")
 
 _quiet = False
 
@@ -52,8 +52,7 @@ def note(line: str) -> None:
 
 
 def _paint_alarm(found: re.Match[str]) -> str:
-    word = found[2]
-    return (found[1] or "") + paint(word, YELLOW if word == "warning:" else RED, sys.stderr)
+    return found[1] + paint(found[2], YELLOW if found[2] == "warning:" else RED, sys.stderr)
 
 
 @contextmanager

@@ -53,8 +53,7 @@ class ConsoleProgress(Tracker):
     """Shows update, epoch, loss, learning rate, speed, last BLEU and time; on standard error by default.
 
     The first line comes early, without what only a record of the metrics has, such as the loss. A narrow terminal
-    shows less, but always the update and the loss. After ``-q`` only updates that are not finite and rollbacks are
-    shown.
+    shows less, but always the update and the loss. ``-q`` hides all but updates that are not finite, and rollbacks.
     """
 
     name = "the progress display"

@@ -30,8 +30,9 @@ def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_up
     trackers: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
     if uri is not None:
         announce = logger.info if is_quiet() else console.print
-        metrics = config.system_metrics
-        trackers.append(MlflowTracker(run_folder, uri, config.experiment, system_metrics=metrics, announce=announce))
+        trackers.append(
+            MlflowTracker(run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=announce)
+        )
     return FanOut(trackers)
 
 
