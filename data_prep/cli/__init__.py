@@ -10,7 +10,8 @@ from dstransformer.io.command import Stopped, run_guarded, stopped_by_signals
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``dst-prep`` and return the exit status; ``argv`` replaces the command line."""
     words = sys.argv[1:] if argv is None else argv
-    advice = "the same command resumes from what is finished" if list(words[:1]) in (["build"], ["mono"]) else ""
+    command = next((word for word in words if not word.startswith("-")), "")
+    advice = "the same command resumes from what is finished" if command in ("build", "mono") else ""
     with stopped_by_signals() as received:
         return run_guarded("dst-prep", lambda: _run(words, received), advice=advice)
 

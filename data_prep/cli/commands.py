@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dstransformer import __version__
 from dstransformer.errors import DataError, DstError, UserError, counted
-from dstransformer.io.command import CommandParser, printing
+from dstransformer.io.command import CommandParser, printing, set_verbosity
 
 if TYPE_CHECKING:
     from data_prep.store.workspace import Stage, Workspace
@@ -25,6 +25,7 @@ def run(words: Sequence[str]) -> None:
     """
     with printing():  # help and version
         arguments = parse(words)
+    set_verbosity(arguments)
     arguments.handler(arguments)
 
 

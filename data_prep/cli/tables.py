@@ -27,7 +27,7 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     splits = Table(box=None, pad_edge=False)
     splits.add_column("split", no_wrap=True)
     for heading in ("pairs", "src tokens", "tgt tokens", "src len (mean)", "tgt len (mean)", "shards"):
-        splits.add_column(heading, justify="right", no_wrap=True)
+        splits.add_column(heading, justify="right")  # wraps, where it would be cut
     for name, info in manifest.splits.items():
         lengths = [f"{stats.min}-{stats.max} ({stats.mean:.1f})" for stats in (info.src_lengths, info.tgt_lengths)]
         counts = [f"{count:,}" for count in (info.pairs, info.src_tokens, info.tgt_tokens)]
@@ -50,7 +50,7 @@ def _parts_table(parts: Sequence[PartInfo]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("source", no_wrap=True)
     for heading in ("pairs read", "kept", "weight", "pairs an epoch", "tag"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     for part in parts:
         epoch = f"{int(part.weight * part.pairs):,}"
         table.add_row(part.name, f"{part.read:,}", f"{part.pairs:,}", f"{part.weight:g}", epoch, part.tag or "")

@@ -16,6 +16,7 @@ from data_prep.sources.records import pairs_of_table
 from dstransformer.data import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
+from dstransformer.io.progress import is_quiet
 
 _HUB_NAME = "wmt/wmt14"
 _SPLITS = ("train", "validation", "test")
@@ -34,7 +35,7 @@ def open_wmt14(options: Wmt14Options) -> Source:
             f"--pair {options.pair} has no direction {options.src_lang}-{options.tgt_lang}: "
             "--src-lang and --tgt-lang must be its two languages"
         )
-    if not sys.stderr.isatty():
+    if is_quiet() or not sys.stderr.isatty():
         os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     if options.offline:
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dstransformer.cli.options import CommandResult, add_experiment
 from dstransformer.errors import UserError
 from dstransformer.io.command import Commands
-from dstransformer.io.progress import say
+from dstransformer.io.progress import note, say
 
 if TYPE_CHECKING:
     from dstransformer.config import Config
@@ -63,7 +63,7 @@ def _with_own_precision(config: Config) -> Config:
     from dstransformer.training.automatic import choose_precision, native_precisions, own_device, with_precision
 
     precision, reason = choose_precision(None, native_precisions(own_device()))
-    say(f"note: the precision is {precision}, {reason}")
+    note(f"note: the precision is {precision}, {reason}")
     return with_precision(config, precision)
 
 
@@ -72,8 +72,8 @@ def _convert(path: str) -> str:
     from dstransformer.config.deepspeed_json import read_fragment
 
     conversion = convert(read_fragment(path)[0])
-    lines = [f"note: {note}" for note in conversion.notes]
+    for line in conversion.notes:
+        note(f"note: {line}")
     if conversion.settings:
-        lines.append(f"use with: --set {' '.join(conversion.settings)}")
-    say("\n".join(lines))
+        say(f"use with: --set {' '.join(conversion.settings)}")
     return json.dumps(conversion.fragment, indent=2)

@@ -15,7 +15,7 @@ from dstransformer.cli.evaluate_options import INTERVAL, TASKS, add_options, che
 from dstransformer.cli.options import CommandResult, add_decoding, add_target, load_translator
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.io.command import Commands, exit_on_sigterm, print_text
-from dstransformer.io.progress import say
+from dstransformer.io.progress import note
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.significance import Comparison
@@ -321,7 +321,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
 
 
 def _note(line: str) -> None:
-    say(f"dst: {line}")
+    note(f"dst: {line}")
 
 
 def _warn_of_swapped_sides(options: argparse.Namespace, bundles: Sequence[Bundle]) -> None:

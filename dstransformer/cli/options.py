@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from dstransformer.errors import UserError, shown
 from dstransformer.io.command import CommandParser
-from dstransformer.io.progress import say
+from dstransformer.io.progress import note
 
 if TYPE_CHECKING:
     from dstransformer.decoding import TextDecoder, Translator
@@ -291,7 +291,7 @@ def decode_lines(
             progress=progress,
         )
     if options.output not in (None, "-"):
-        say(f"dst: {done}")
+        note(f"dst: {done}")
     return CommandResult()
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 
 from dstransformer import __version__
 from dstransformer.cli.options import CommandResult, Handler, split_values
-from dstransformer.io.command import CommandParser, print_text, run_guarded
+from dstransformer.io.command import CommandParser, print_text, run_guarded, set_verbosity
 
 #: The modules of the commands by what they are for; ``dst --help`` lists them so.
 GROUPS = {
@@ -41,6 +41,7 @@ def _run_command(arguments: Sequence[str]) -> int:
         options = parse(arguments)
     finally:
         print_text("")  # flush the output of --help and --version
+    set_verbosity(options)
     handler: Handler = options.handler
     result: CommandResult = handler(options)
     print_text(result.text)

@@ -202,7 +202,7 @@ def _describe_outcome(outcome: Outcome) -> str:
     if outcome.final is None:
         return f"stopped by {outcome.stopped_by} at step {outcome.step}; run the same command to resume"
     scores = [
-        f"{split} {score}"
+        f"{split} {score.painted()}"
         for split, evaluation in outcome.evaluations.items()
         for score in (evaluation.main, evaluation.paper_bleu)
         if score is not None

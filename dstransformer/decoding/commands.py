@@ -15,7 +15,7 @@ from dstransformer.data.directions import build_tags
 from dstransformer.decoding.formats import Request, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError, counted
-from dstransformer.io.progress import Advance, say
+from dstransformer.io.progress import Advance, note
 from dstransformer.io.text import iter_arriving, iter_lines, writing_files
 from dstransformer.model import DTYPES, Bundle, open_bundle
 
@@ -152,7 +152,7 @@ def _iter_input(file: str | None) -> Iterator[str | None]:
     if sys.stdin is None:
         raise DataError("standard input is closed: name a FILE to translate")
     if sys.stdin.isatty():
-        say("dst: type one sentence per line; Ctrl-D ends")
+        note("dst: type one sentence per line; Ctrl-D ends")
     return iter_arriving(sys.stdin.fileno(), "standard input")
 
 

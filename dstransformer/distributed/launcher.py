@@ -71,8 +71,8 @@ def read_processes(environment: Mapping[str, str], *, require_rank: bool = True)
     if world_size > 1 and "RANK" not in variables and require_rank:
         raise LauncherError(
             f"the environment sets WORLD_SIZE={world_size} but no RANK: this process would wait for others that "
-            f"were never started; start them with `deepspeed --num_gpus {world_size} --module dstransformer train …`, "
-            "torchrun or srun, or unset WORLD_SIZE to train in one process"
+            f"were never started; start them with `deepspeed -q --num_gpus {world_size} --module dstransformer train "
+            "…`, torchrun or srun, or unset WORLD_SIZE to train in one process"
         )
     if rank >= world_size:
         raise LauncherError(

@@ -20,13 +20,34 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from dstransformer.errors import DstError, StorageError, UserError, shown
-from dstransformer.io.progress import say
+from dstransformer.io.progress import be_quiet, say
 
 #: Exit status of a process whose reader has closed its output.
 SIGPIPE_STATUS = 128 + signal.SIGPIPE
 
+#: The options of every command; what they set is for :func:`set_verbosity`.
+_VERBOSITY = (
+    (("-q", "--quiet"), -1, "show results, warnings and errors only"),
+    (("-v", "--verbose"), 1, "also show what libraries log, such as DeepSpeed"),
+)
+
 #: Maximum commands that an error lists.
 _MAX_LISTED = 12
+
+
+class _Terminal(logging.Handler):
+    """Says what is logged, above a bar that is drawn meanwhile.
+
+    DeepSpeed logs for a run's log too, and shows here only what is of the root logger's level.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See ``logging.Handler``."""
+        if record.name != "DeepSpeed" or record.levelno >= logging.root.level:
+            try:
+                say(self.format(record))
+            except Exception:
+                self.handleError(record)
 
 
 class Stopped(KeyboardInterrupt):
@@ -49,7 +70,7 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         advice: What the user can do after a signal has ended the command.
     """
     prepare_streams()
-    logging.basicConfig(level=logging.WARNING, format=f"{program}: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format=f"{program}: %(message)s", handlers=[_Terminal()])
     status = 1
     try:
         _check_working_folder()
@@ -102,6 +123,14 @@ def _check_working_folder() -> None:
         Path.cwd()
     except FileNotFoundError:
         raise UserError("the working directory has been deleted: change to another one with `cd`") from None
+
+
+def set_verbosity(options: argparse.Namespace) -> None:
+    """Hide notes and progress after ``-q``; show what is logged at INFO after ``-v``."""
+    verbosity = getattr(options, "verbosity", 0)
+    be_quiet(verbosity < 0)
+    if verbosity > 0:
+        logging.root.setLevel(logging.INFO)
 
 
 def exit_on_sigterm() -> None:
@@ -258,7 +287,7 @@ class CommandParser(argparse.ArgumentParser):
         takes_rest: Whether words that it does not know are for another program: they become the value ``rest``.
     """
 
-    def __init__(self, *, examples: Sequence[str] = (), **given: Any) -> None:
+    def __init__(self, *, examples: Sequence[str] = (), takes_rest: bool = False, **given: Any) -> None:
         if sys.version_info >= (3, 14):
             given = {"suggest_on_error": True, "color": False, **given}
         super().__init__(**{"allow_abbrev": False, **given})
@@ -267,9 +296,13 @@ class CommandParser(argparse.ArgumentParser):
         self.headings: Mapping[str, str] = {}
         self.late: argparse.Action | None = None
         self.notes: Mapping[str, str] = {}
-        self.takes_rest = False
+        self.takes_rest = takes_rest
         self._hidden: set[str] = set()
         self._words: Sequence[str] = ()
+        for names, value, text in _VERBOSITY if not takes_rest else ():
+            super().add_argument(
+                *names, dest="verbosity", action="store_const", const=value, default=argparse.SUPPRESS, help=text
+            )
 
     def add_commands(self, metavar: str) -> Commands:
         """Let it have commands, one of which must be given."""

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dstransformer.io.colour import RED, YELLOW, paint
+
 #: Seconds between two lines.
 INTERVAL = 10.0
 
 _WARNING = "warning: "
+
+#: The word to colour in a line that reports an error or warns, after the name of the program.
+_ALARM = re.compile(r"^((?:[\w-]+(?: \(rank \d+\))?: )?)((?:internal )?error:|warning:)")
+
+_quiet = False
+
+
+def be_quiet(quiet: bool) -> None:
+    """Hide notes and progress from now on, or show them."""
+    global _quiet  # noqa: PLW0603 - the one switch of a process
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Whether notes and progress are hidden."""
+    return _quiet
+
 
 #: To call with the number of units just done.
 Advance = Callable[[int], None]
@@ -20,9 +40,19 @@ Advance = Callable[[int], None]
 def say(line: str) -> None:
     """Print a line for the user on standard error, also while a bar is drawn there. A closed one is no error."""
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(_ALARM.sub(_paint_alarm, line), file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+
+
+def note(line: str) -> None:
+    """Print a line that ``-q`` hides, as :func:`say` does."""
+    if not _quiet:
+        say(line)
+
+
+def _paint_alarm(found: re.Match[str]) -> str:
+    return found[1] + paint(found[2], YELLOW if found[2] == "warning:" else RED, sys.stderr)
 
 
 @contextmanager
@@ -34,12 +64,12 @@ def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Itera
         total: How many there are, if known.
         bar: Whether to draw a bar on a terminal. Choose False if the output of the command appears there too.
     """
-    if bar and sys.stderr.isatty():
+    if bar and sys.stderr.isatty() and not _quiet:
         with _drawing(unit, total, transient=True) as counter:
             yield counter
     else:
         of_total = "" if total is None else f" of {total:,}"
-        yield _Counter(lambda done, rate: say(f"dst: {done:,}{of_total} {unit}, {rate:,.1f} a second"), INTERVAL)
+        yield _Counter(lambda done, rate: note(f"dst: {done:,}{of_total} {unit}, {rate:,.1f} a second"), INTERVAL)
 
 
 class Progress:
@@ -62,7 +92,7 @@ class Progress:
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "rows") -> Iterator[Advance]:
         """Show a task until the block ends; ``total`` is in units, if known."""
-        if self._bars:
+        if self._bars and not _quiet:
             with _drawing(name, total, transient=False) as counter:
                 yield counter
             return
@@ -75,10 +105,12 @@ class Progress:
         self.note(f"{name}: done, {done}{time.monotonic() - began:.1f} s")
 
     def note(self, text: str) -> None:
-        """Show one line; ``warning: …`` is also kept."""
+        """Show one line; ``warning: …`` is also kept, and shown in any case."""
         if text.startswith(_WARNING):
             self.warnings.append(text.removeprefix(_WARNING))
-        say(text)
+            say(text)
+        else:
+            note(text)
 
     def repeat_warnings(self) -> None:
         """Show the warnings once more, below a result: those before many lines of progress are out of sight."""
@@ -114,14 +146,16 @@ def _drawing(name: str, total: int | None, *, transient: bool) -> Iterator[Advan
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
+    whole = Column(no_wrap=True)  # a narrow terminal has a shorter bar
     columns = (
         SpinnerColumn(finished_text="✓"),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        MofNCompleteColumn(table_column=whole),
+        TimeElapsedColumn(table_column=whole),
+        TimeRemainingColumn(table_column=whole),
     )
     with Progress(*columns, console=Console(stderr=True), transient=transient) as bars:
         number = bars.add_task(name, total=total)

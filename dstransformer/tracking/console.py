@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Column
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from dstransformer.errors import counted
+from dstransformer.io.progress import is_quiet
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
@@ -31,6 +34,12 @@ from dstransformer.tracking.events import (
 #: Seconds after which the first line of progress comes, if ``training.log_every`` updates take longer.
 _FIRST_LINE = 10.0
 
+#: Columns of the bar.
+_BAR_WIDTH = 12
+
+#: Parts of the line that a terminal without room for them goes without, the first of them first.
+_LEAST_FIRST = ("mfu", "memory_gib", "elapsed", "bar", "lr", "epoch", "score", "tokens_per_second", "left")
+
 
 class PipeSafeConsole(Console):
     """A console that goes quiet when its pipe is closed, where rich would end the program."""
@@ -43,24 +52,20 @@ class PipeSafeConsole(Console):
 class ConsoleProgress(Tracker):
     """Shows update, epoch, loss, learning rate, speed, last BLEU and time; on standard error by default.
 
-    The first line comes early, without what only a record of the metrics has, such as the loss.
+    The first line comes early, without what only a record of the metrics has, such as the loss. A narrow terminal
+    shows less, but always the update and the loss. ``-q`` hides all but updates that are not finite, and rollbacks.
     """
 
     name = "the progress display"
 
     def __init__(self, max_updates: int, console: Console | None = None) -> None:
         self._max_updates = max_updates
-        self._console = console or PipeSafeConsole(stderr=True)
-        self._progress = Progress(
-            TextColumn("update"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=12),
-            TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),  # may be cut
-            expand=True,
-            console=self._console,
-            transient=True,
-        )
-        self._task: TaskID | None = None
+        # FORCE_COLOR gives a pipe colour, but no line that is redrawn.
+        redraws = None if sys.stderr is not None and sys.stderr.isatty() else False
+        self._console = console or PipeSafeConsole(stderr=True, force_interactive=redraws)
+        self._live: Live | None = None
+        self._step = 0
+        self._parts: dict[str, str] = {}
         self._score = ""
         self._overall_speed: float | None = None
         self._first_step = 0
@@ -69,6 +74,10 @@ class ConsoleProgress(Tracker):
 
     def emit(self, event: Event) -> None:
         """See ``Tracker.emit``."""
+        if not is_quiet() or isinstance(event, NonfiniteUpdate | Rollback):
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
         match event:
             case RunStart():
                 self._start(event)
@@ -96,19 +105,19 @@ class ConsoleProgress(Tracker):
             case RunEnd():
                 self._end(event)
 
-    def print(self, line: str) -> None:
+    def print(self, line: str, style: str = "") -> None:
         """Print a line without interpreting markup. Thread-safe."""
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(Text(line, style), soft_wrap=True)
 
     def _start(self, run: RunStart) -> None:
-        """Start the clock, and open the bar if there is a terminal."""
-        self._first_step = run.resume_step or 0
+        """Start the clock, and draw the line from now on if there is a terminal."""
+        self._first_step = self._step = run.resume_step or 0
         self._start_time = time.monotonic()
         if self._first_step:
             self.print(f"resumed at update {self._first_step}")
-        if self._console.is_terminal:
-            self._task = self._progress.add_task("", total=self._max_updates, completed=self._first_step)
-            self._progress.start()
+        if self._console.is_interactive:
+            self._live = Live(console=self._console, transient=True, get_renderable=self._draw)
+            self._live.start()
 
     def _show_early(self, step: int, tokens: int) -> None:
         """Show the progress once after ``_FIRST_LINE`` seconds, if nothing has been shown by then."""
@@ -116,26 +125,38 @@ class ConsoleProgress(Tracker):
             return
         self._tokens += tokens
         if self._elapsed() >= _FIRST_LINE:
-            self._show_progress(step, [f"{self._tokens / self._elapsed():,.0f} tokens/s"])
+            self._show_progress(step, {"tokens_per_second": f"{self._tokens / self._elapsed():,.0f} tokens/s"})
 
-    def _show_progress(self, step: int, parts: list[str]) -> None:
-        """Advance the bar, or print a line."""
+    def _show_progress(self, step: int, parts: dict[str, str]) -> None:
+        """Change the line that is drawn, or print one."""
         self._tokens = None
         if self._score:
-            parts.append(self._score)
-        parts.append(f"elapsed {_format_time(self._elapsed())}")
+            parts["score"] = self._score
+        parts["elapsed"] = f"elapsed {_format_time(self._elapsed())}"
         if (left := self._seconds_left(step)) is not None:
-            parts.append(f"ETA {_format_time(left)}")
-        if self._task is None:
-            self.print("  ".join([f"update {step}/{self._max_updates} ({step / self._max_updates:.1%})", *parts]))
-        else:
-            self._progress.update(self._task, completed=step, description="  ".join(parts))
+            parts["left"] = f"ETA {_format_time(left)}"
+        self._step, self._parts = step, parts
+        if self._live is None:
+            done = f"update {step}/{self._max_updates} ({step / self._max_updates:.1%})"
+            self.print("  ".join([done, *parts.values()]))
+
+    def _draw(self) -> Table:
+        """The line, without the parts for which the terminal is too narrow."""
+        bar = ProgressBar(self._max_updates, self._step, _BAR_WIDTH)
+        parts = {"update": f"update {self._step}/{self._max_updates}", "bar": " " * _BAR_WIDTH, **self._parts}
+        for name in _LEAST_FIRST:
+            if len("  ".join(parts.values())) > self._console.width:
+                parts.pop(name, None)
+        line = Table.grid(padding=(0, 2))
+        line.add_row(*(bar if name == "bar" else Text(part) for name, part in parts.items()))
+        return line
 
     def _print_evaluation(self, done: EvaluationDone) -> None:
         """Print the scores and the first sample."""
         evaluation = done.evaluation
         self._score = f"{evaluation.main.metric} {evaluation.main.number} @{done.step}"
-        self.print("  ".join([f"update {done.step}  {done.split}", *_format_eval_metrics(evaluation.metrics)]))
+        scores = _format_eval_metrics(evaluation.metrics)
+        self.print("  ".join([f"update {done.step}  {done.split}", *scores]), style="bold")
         for sample in evaluation.samples[:1]:
             self.print(f"  source       {sample.source}")
             self.print(f"  reference    {sample.reference}")
@@ -160,9 +181,9 @@ class ConsoleProgress(Tracker):
         )
 
     def _end(self, end: RunEnd) -> None:
-        """Close the bar and print how the run ended."""
-        if self._task is not None:
-            self._progress.stop()
+        """Clear the line and print how the run ended."""
+        if self._live is not None:
+            self._live.stop()
         ended = "interrupted" if end.status == "killed" else end.status
         speed = self._overall_speed
         overall = "" if speed is None else f", {speed:,.0f} tokens/s with validation and checkpoints"
@@ -178,8 +199,8 @@ class ConsoleProgress(Tracker):
         return self._elapsed() / done * max(0, self._max_updates - step)
 
 
-def _format_train_metrics(metrics: Mapping[str, float]) -> list[str]:
-    parts = [f"epoch {metrics['epoch'] + 1:.0f}"] if "epoch" in metrics else []  # counted from 0, shown from 1
+def _format_train_metrics(metrics: Mapping[str, float]) -> dict[str, str]:
+    parts = {"epoch": f"epoch {metrics['epoch'] + 1:.0f}"} if "epoch" in metrics else {}  # counted from 0, shown from 1
     formats = {
         "loss": "loss {:.4f}",
         "lr": "lr {:.2e}",
@@ -187,7 +208,7 @@ def _format_train_metrics(metrics: Mapping[str, float]) -> list[str]:
         "memory_gib": "GPU memory {:.1f} GiB",
         "mfu": "MFU {:.1%}",
     }
-    return parts + [text.format(metrics[name]) for name, text in formats.items() if name in metrics]
+    return parts | {name: text.format(metrics[name]) for name, text in formats.items() if name in metrics}
 
 
 def _format_eval_metrics(metrics: Mapping[str, float]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dstransformer.config import TrackingConfig
+from dstransformer.io.progress import is_quiet
 from dstransformer.tracking.console import ConsoleProgress
 from dstransformer.tracking.events import Event, NullTracker, RunStart, Tracker
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
@@ -28,10 +29,9 @@ def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_up
     console = ConsoleProgress(max_updates)
     trackers: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
     if uri is not None:
+        announce = logger.info if is_quiet() else console.print
         trackers.append(
-            MlflowTracker(
-                run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=console.print
-            )
+            MlflowTracker(run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=announce)
         )
     return FanOut(trackers)
 

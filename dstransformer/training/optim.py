@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import logging
+import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -43,7 +47,7 @@ def build_optimizer(
     if offloaded:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        with stopped_by_signals():  # there is nothing to save yet, and compilers take minutes
+        with _prints_logged(), stopped_by_signals():  # there is nothing to save yet, and compilers take minutes
             offloaded_adam: torch.optim.Optimizer = DeepSpeedCPUAdam(
                 parameters, lr=1.0, betas=betas, eps=config.eps, weight_decay=config.weight_decay, adamw_mode=True
             )
@@ -53,6 +57,25 @@ def build_optimizer(
             parameters, lr=1.0, betas=betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
         )
     return torch.optim.Adam(parameters, lr=1.0, betas=betas, eps=config.eps, fused=True)
+
+
+@contextmanager
+def _prints_logged() -> Iterator[None]:
+    """Log what C++ code prints in the block with DeepSpeed's lines: standard output is for results."""
+    flush = ctypes.CDLL(None).fflush
+    with tempfile.TemporaryFile("w+", errors="replace") as printed:
+        flush(None)
+        stdout = os.dup(1)
+        os.dup2(printed.fileno(), 1)
+        try:
+            yield
+        finally:
+            flush(None)
+            os.dup2(stdout, 1)
+            os.close(stdout)
+            printed.seek(0)
+            for line in printed:
+                logging.getLogger("DeepSpeed").info(line.rstrip())
 
 
 class LossScale:

@@ -57,7 +57,9 @@ def wait_for_operator_builds(folder: Path, stale_seconds: float = 600.0) -> None
 
 
 def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
-    """Import DeepSpeed with its environment prepared and its logs reduced, and let it join the process group.
+    """Import DeepSpeed with its environment prepared, and let it join the process group.
+
+    Its logger's lines go where those of others go: into the run's log, and to the terminal as far as that wants them.
 
     Raises:
         ConfigError: DeepSpeed rejects its configuration.
@@ -70,7 +72,9 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     import deepspeed
     from deepspeed.utils import logger as deepspeed_logger
 
-    deepspeed_logger.setLevel(logging.WARNING)
+    deepspeed_logger.handlers.clear()
+    deepspeed_logger.propagate = True
+    deepspeed_logger.setLevel(logging.INFO)
     deepspeed_logger.addFilter(_is_no_overflow)
     # On a CPU, DeepSpeed would compile a shared-memory all-reduce that only its inference engine uses.
     torch_backend: Any = import_module("deepspeed.comm.torch")
@@ -147,7 +151,7 @@ def gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _is_no_overflow(record: logging.LogRecord) -> bool:
-    """DeepSpeed would print each skipped update on standard output; the metrics have them as ``skipped_share``."""
+    """DeepSpeed would log each skipped update; the metrics have them as ``skipped_share``."""
     return "OVERFLOW!" not in record.getMessage()
 
 

@@ -18,6 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 CASES = [
     ("dst trai", "train"),
     ("dst translate --bea", "--beam"),
+    ("dst-prep build --qui", "--quiet"),
     ("dst train to", "toy"),
     ("dst train toy --ds offload_o", "offload_optimizer"),
     ("dst translate runs/f", "runs/first"),
@@ -123,7 +124,7 @@ def test_bash_and_fish_offer_what_is_known(line: str, expected: str, scripts: Pa
     assert expected in [each.rstrip("/") for each in offered_by_fish(scripts / f"{script}.fish", line)]
 
 
-@pytest.mark.parametrize(("line", "expected"), [CASES[i] for i in (0, 1, 3, 4, 7, 10, 11)])
+@pytest.mark.parametrize(("line", "expected"), [CASES[i] for i in (0, 1, 2, 4, 5, 8, 11, 12)])
 def test_zsh_completes_what_is_known(line: str, expected: str, scripts: Path, place: Path) -> None:
     need("zsh")
     completed = typed_in_zsh(scripts / f"{line.partition(' ')[0]}.zsh", line)

@@ -16,7 +16,7 @@ from support.processes.shell_commands import shell_commands
 
 #: What a test makes smaller, so that it takes seconds. The commands stay; that launcher is in the first tutorial, too.
 SMALLER = {
-    "deepspeed --num_gpus 2 --module dstransformer train mine.yaml": "dst train mine.yaml",
+    "deepspeed -q --num_gpus 2 --module dstransformer train mine.yaml": "dst train mine.yaml",
     "--pairs 20000": "--pairs 1500 --valid-size 20 --test-size 400",
     "--vocab-size 1000": "--vocab-size 500",
     "--vocab-size 4000": "--vocab-size 500",
@@ -110,7 +110,7 @@ def prepared(section: Section) -> str:
     script = section.script
     for large, small in SMALLER.items():
         script = script.replace(large, small)
-    script = script.replace("deepspeed --num_gpus 2", f"deepspeed --num_gpus 2 --master_port {free_port()}")
+    script = script.replace("deepspeed -q --num_gpus 2", f"deepspeed --num_gpus 2 --master_port {free_port()}")
     return OWN_TEXT * (section.heading == "Build and inspect") + script
 
 

@@ -139,7 +139,7 @@ class _QuietFile(RotatingFileHandler):
 
 
 class RankLog:
-    """Writes ``rank-NNNNN.log``: the start, each phase, every warning and error, and stacks. A context manager.
+    """Writes ``rank-NNNNN.log``: the start, phases, warnings and errors, DeepSpeed's lines, stacks. A context manager.
 
     It also writes ``end.json``. Lines from before :meth:`open` are kept in memory until then.
 

@@ -19,6 +19,7 @@ def add_parser(commands: Commands) -> None:
         "distill",
         help="train a student on a teacher's translations, with Snakemake (needs dstransformer[distill])",
         examples=("dst distill student.yaml --dry-run", "dst distill student.yaml --profile slurm --jobs 8"),
+        takes_rest=True,
         epilog="Further options are Snakemake's. `dst distill --print-config` prints all values of a configuration.",
     )
     which = parser.add_mutually_exclusive_group(required=True)
@@ -31,7 +32,6 @@ def add_parser(commands: Commands) -> None:
         help="where the steps run: here, as jobs of SLURM, or as a Snakemake profile of your own says (local)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the steps that would run, and run none")
-    parser.takes_rest = True
     parser.set_defaults(handler=run)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dstransformer.errors import shown
+from dstransformer.io.colour import RED, paint
 
 #: ``note``: to be known, but nothing fails because of it. ``FAULT``: something fails, or has failed.
 Level = Literal["ok", "note", "FAULT"]
@@ -63,7 +64,8 @@ def _describe(finding: Finding, width: int | None) -> str:
     text = f"{finding.text}: {finding.advice}" if finding.advice else finding.text
     head = f"{finding.level:<5}  {finding.name:<{_NAME_WIDTH}}  "
     line = head + shown(text, quote=False, limit=_LIMIT)
-    if width is None:
-        return line
-    indent = " " * len(f"{'':<5}  {'':<{_NAME_WIDTH}}  ")
-    return textwrap.fill(line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    if width is not None:
+        indent = " " * len(f"{'':<5}  {'':<{_NAME_WIDTH}}  ")
+        width = max(width, 40)
+        line = textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return paint("FAULT", RED) + line.removeprefix("FAULT") if finding.level == "FAULT" else line

@@ -28,7 +28,7 @@ from dstransformer.extras.paper.table3_rows import Row, differences, scale_prese
 from dstransformer.io.command import Stopped, stopped_by_signals
 from dstransformer.io.files import hold_lock, replace_file, storage_errors
 from dstransformer.io.products import enclosing_product
-from dstransformer.io.progress import say
+from dstransformer.io.progress import note
 from dstransformer.model import parameter_count
 from dstransformer.tracking import RunStatus, close_group, open_group, resolve_tracking_uri
 from dstransformer.tracking.mlflow.page import manifest_digest
@@ -239,7 +239,7 @@ class TableRun:
             self._report(page)
 
     def _report(self, line: str) -> None:
-        say(f"dst: {line}")
+        note(f"dst: {line}")
 
 
 def _read_result(ended: ChildResult, before: RowResult) -> RowResult:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, folder
 from dstransformer.errors import UserError
+from dstransformer.io.colour import BOLD, paint
 from dstransformer.io.command import Commands
-from dstransformer.io.progress import say
+from dstransformer.io.progress import note
 
 if TYPE_CHECKING:
     from dstransformer.extras.reproduction.reproduce import Report
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> CommandResult:
         prepare_only=options.prepare_only,
     )
     with contextlib.redirect_stdout(sys.stderr):
-        report = reproduce(request, _say)
+        report = reproduce(request, note)
     if report is None:
         return CommandResult()
     text = json.dumps(report.to_json(), indent=2) if options.json else _describe(report)
@@ -98,11 +99,6 @@ def _write_record(options: argparse.Namespace) -> CommandResult:
     return CommandResult(f"{path}: `dst reproduce {path}` does the training again")
 
 
-def _say(line: str) -> None:
-    with contextlib.suppress(OSError):
-        say(line)
-
-
 def _describe(report: Report) -> str:
     """The comparison as a table and a last line."""
     rows = [("figure", "recorded", "here", "difference", "bound", "")]
@@ -116,6 +112,7 @@ def _describe(report: Report) -> str:
                   for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
         for row in rows
     ]  # fmt: skip
+    lines[0] = paint(lines[0], BOLD)
     if report.loss_difference is not None:
         gap, step = report.loss_difference
         apart = "all logged values are equal" if gap == 0 else f"at most {gap:.2g} apart, at update {step:,}"

@@ -18,7 +18,7 @@ from dstransformer.extras.serving.app import build_app
 from dstransformer.extras.serving.limits import Limits, fit_to_model
 from dstransformer.extras.serving.model_process import ModelProcess
 from dstransformer.extras.serving.service import Service
-from dstransformer.io.progress import say
+from dstransformer.io.progress import note
 
 #: Seconds for answers being sent and requests still arriving when the server stops.
 _SHUTDOWN_TIMEOUT = 2
@@ -66,7 +66,7 @@ def serve(
         )  # fmt: skip
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
-        say(
+        note(
             f"dst: serving {info.path} at {_address(listener)} (beam {service.beam_size}, "
             f"{info.decoding['device']}, {info.decoding['precision']}); Ctrl-C ends"
         )  # fmt: skip
@@ -75,7 +75,7 @@ def serve(
         raise DstError(f"{failure}; its requests got status 503: start the server again")
     if lost:
         raise DstError(f"{counted(lost, 'request')} not answered within {limits.stop:g} s (--stop-timeout)")
-    say("dst: stopped; every accepted request was answered")
+    note("dst: stopped; every accepted request was answered")
 
 
 def _run(server: uvicorn.Server, listener: socket.socket, service: Service) -> tuple[str | None, int]:
@@ -102,7 +102,7 @@ def _run(server: uvicorn.Server, listener: socket.socket, service: Service) -> t
             deadline = time.monotonic() + service.limits.stop
             if left := service.batcher.unfinished:
                 what = f"{signal.Signals(signals[0]).name}: finishing {counted(left, 'request')}; again ends at once"
-                say(f"dst: {what}")
+                note(f"dst: {what}")
         if service.stopping and not service.batcher.unfinished:
             break
         time.sleep(_TICK)

@@ -45,7 +45,7 @@ def test_a_variable_that_is_not_a_number_is_refused_by_name(variables: dict[str,
 
 
 def test_world_size_without_rank_is_refused() -> None:
-    with pytest.raises(UserError, match=r"WORLD_SIZE=2 but no RANK: .*deepspeed --num_gpus 2"):
+    with pytest.raises(UserError, match=r"WORLD_SIZE=2 but no RANK: .*deepspeed -q --num_gpus 2"):
         read_processes({"WORLD_SIZE": "2"})
     assert read_processes({"WORLD_SIZE": "8"}, require_rank=False) == Processes(0, 0, 8), "a dry run plans for eight"
 
