@@ -6,6 +6,7 @@
 # make coverage     run the tests of both tiers and report line coverage, without subprocesses
 # make check        run ruff, mypy and import-linter, and check the site's links
 # make site         build the site of the documents in build/site
+# make dist         build and check the files of a release, in dist
 # make format       format the code and apply ruff's fixes
 # make bench        run the benchmarks (docs/benchmarks.md)
 
@@ -21,7 +22,7 @@ export MLFLOW_DISABLE_TELEMETRY ?= true
 # Keep the bytecode that Python writes at the first import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install quickstart test test-all test-fast coverage check site format bench clean
+.PHONY: install quickstart test test-all test-fast coverage check site dist format bench clean
 
 install: $(INSTALLED)
 
@@ -55,6 +56,9 @@ check: $(INSTALLED) site
 
 site: $(INSTALLED)
 	$(BIN)/python docs/site/build.py
+
+dist:
+	@PYTHON=$(PYTHON) .ci/dist
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
