@@ -3,6 +3,8 @@
 # make test         check the code and prove every promise once, on four workers (WORKERS=6: on six)
 # make test-all     make test, then the tests marked extended: every combination, long fuzzing, campaigns
 # make test-fast    run ruff and the fast unit tests, for everyday work
+# make test-lowest  run the fast unit tests with the oldest versions that pyproject.toml allows, in .venv-lowest
+# make dist         build the wheel and the sdist into dist/ and check what an index would show of them
 # make coverage     run the tests of both tiers and report line coverage, without subprocesses
 # make check        run ruff, mypy and import-linter
 # make format       format the code and apply ruff's fixes
@@ -20,7 +22,7 @@ export MLFLOW_DISABLE_TELEMETRY ?= true
 # Keep the bytecode that Python writes at the first import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install quickstart test test-all test-fast coverage check format bench clean
+.PHONY: install quickstart test test-all test-fast test-lowest dist coverage check format bench clean
 
 install: $(INSTALLED)
 
@@ -42,6 +44,21 @@ test-fast: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not extended" tests/unit $(PYTEST_ARGS)
 
+# On Python 3.11: versions so old have no wheels for newer ones.
+test-lowest:
+	@PYTHON=$(PYTHON) VENV=.venv-lowest launch/install.sh --resolution lowest-direct
+	.venv-lowest/bin/python -m pytest -n $(WORKERS) -m "not slow and not extended" tests/unit $(PYTEST_ARGS)
+
+dist:
+	rm -rf dist
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --disable-pip-version-check -q --upgrade 'pip>=25.1'
+	.venv-release/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt --group release
+	.venv-release/bin/python -m build
+	.venv-release/bin/twine check --strict dist/*
+	.venv-release/bin/check-wheel-contents dist/*.whl
+	.venv-release/bin/pyroma --min 9 dist/*.tar.gz
+
 coverage: $(INSTALLED)
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
@@ -60,4 +77,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks --all
 
 clean:
-	rm -rf .venv .venv-eole .venv-marian quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist
+	rm -rf .venv .venv-eole .venv-lowest .venv-marian .venv-release quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist

@@ -47,7 +47,7 @@ def assert_alike(bundle: Path, ct2: Translator, sentences: list[str]) -> None:
         for src, (one,), (other,) in zip(translator.tokenizer.src.encode(sentences), ours, theirs, strict=True)
         if one.tokens == other.tokens
     ]
-    assert len(pairs) > 0.8 * len(sentences)
+    assert len(pairs) >= 0.8 * len(sentences)
     for src, one, other in pairs:
         # CTranslate2 leaves the pieces that are never an output out of the sum of probabilities, except in outputs
         # that forced decoding scores.
