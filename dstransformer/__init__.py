@@ -4,7 +4,7 @@
 module at first use (PEP 562), so ``import dstransformer`` loads nothing else and has no side effect.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["Corpus", "MarkupTranslator", "Parser", "TrainRequest", "Translator", "load_config", "open_bundle", "train"]
 
