@@ -47,7 +47,7 @@ def assert_alike(bundle: Path, ct2: Translator, sentences: list[str]) -> None:
         for src, (one,), (other,) in zip(translator.tokenizer.src.encode(sentences), ours, theirs, strict=True)
         if one.tokens == other.tokens
     ]
-    assert len(pairs) >= 0.8 * len(sentences)
+    assert len(pairs) > 0.8 * len(sentences)
     for src, one, other in pairs:
         # CTranslate2 leaves the pieces that are never an output out of the sum of probabilities, except in outputs
         # that forced decoding scores.
@@ -133,7 +133,7 @@ def assert_equal_scores(bundle: Path, ct2: Translator, sentences: list[str], **a
         for other in found
         if one.tokens == other.tokens
     ]
-    assert len(pairs) > 0.8 * sum(map(len, ours))
+    assert len(pairs) > 0.7 * sum(map(len, ours))
     for one, other in pairs:
         assert other.log_probability == pytest.approx(one.log_probability, abs=1e-3)
         assert other.score == pytest.approx(one.score, abs=1e-3)
