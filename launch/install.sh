@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Creates the virtual environment .venv with the packages pinned in constraints.txt. Called by `make`; the output of pip
-# and uv goes to .venv/install.log. INSTALLER=pip: without uv.
+# and uv goes to .venv/install.log. INSTALLER=pip: without uv. VENV: another environment. With arguments, options of uv
+# such as `--resolution lowest-direct`, in place of the pinned versions those that uv then chooses.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
-LOG=.venv/install.log
+VENV=${VENV:-.venv}
+LOG=$VENV/install.log
 
 say() { printf '== %s\n' "$*"; }
 fail() { printf '%s\n' "$*" >&2; exit 1; }
@@ -29,7 +31,7 @@ show_progress() {
 
 install() {
   # Without --no-compile, pip compiles 16,000 files to bytecode, of which only a fifth are ever imported.
-  .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile "$@" 2>&1 |
+  "$VENV"/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile "$@" 2>&1 |
     tee -a "$LOG" | show_progress || { tail -n 20 "$LOG" >&2; fail "pip failed: the lines above are the end of $LOG"; }
 }
 
@@ -51,30 +53,34 @@ tell_uv() {
 # Installs with uv, which takes half of pip's time, from where pip would. Returns 1 if uv cannot be had or fails.
 install_with_uv() {
   local PIP_SETTINGS
-  .venv/bin/python -m pip install --disable-pip-version-check --no-input --quiet --no-compile -c constraints.txt uv \
+  "$VENV"/bin/python -m pip install --disable-pip-version-check --no-input --quiet --no-compile -c constraints.txt uv \
     >>"$LOG" 2>&1 || return 1
-  PIP_SETTINGS=$(.venv/bin/python -m pip config list)
+  PIP_SETTINGS=$("$VENV"/bin/python -m pip config list)
   tell_uv UV_DEFAULT_INDEX index-url
   tell_uv UV_INDEX extra-index-url
   tell_uv UV_FIND_LINKS find-links
   tell_uv SSL_CERT_FILE cert
-  UV_INDEX_STRATEGY=unsafe-best-match NO_COLOR=1 .venv/bin/uv pip install --python .venv/bin/python "$@" 2>&1 |
+  UV_INDEX_STRATEGY=unsafe-best-match NO_COLOR=1 "$VENV"/bin/uv pip install --python "$VENV"/bin/python "$@" 2>&1 |
     tee -a "$LOG" | awk '/^ *(Resolved|Downloading|Building|Prepared|Installed) / { sub(/^ */, "   "); print; fflush() }'
 }
 
 compile() {
-  env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $1" >>"$LOG" 2>&1 || fail "cannot import $1: see $LOG"
+  env -u PYTHONDONTWRITEBYTECODE "$VENV"/bin/python -c "import $1" >>"$LOG" 2>&1 || fail "cannot import $1: see $LOG"
 }
 
-say "install 1/3: create the virtual environment .venv ($("$PYTHON" --version))"
-"$PYTHON" -m venv .venv
+say "install 1/3: create the virtual environment $VENV ($("$PYTHON" --version))"
+"$PYTHON" -m venv "$VENV"
 : >"$LOG"
 install --upgrade 'pip>=25.1' >/dev/null
 say "install 2/3: install PyTorch, DeepSpeed, MLflow and dependencies (downloads a few hundred MB; details: $LOG)"
-# PyTorch by pip, so that uv finds it and takes no other build.
-install -c constraints.txt torch
-rest=(-c constraints.txt torch --group dev -e '.[all]')
-[ "${INSTALLER:-uv}" != pip ] && install_with_uv "${rest[@]}" || install "${rest[@]}"
+if [ $# -gt 0 ]; then
+  install_with_uv "$@" --group dev -e '.[all]' || { tail -n 20 "$LOG" >&2; fail "uv failed: the lines above are the end of $LOG"; }
+else
+  # PyTorch by pip, so that uv finds it and takes no other build.
+  install -c constraints.txt torch
+  rest=(-c constraints.txt torch --group dev -e '.[all]')
+  [ "${INSTALLER:-uv}" != pip ] && install_with_uv "${rest[@]}" || install "${rest[@]}"
+fi
 say "install 3/3: compile the modules used in training to bytecode"
 compile "deepspeed, deepspeed.launcher.runner, torch.utils.cpp_extension" &
 compile "datasets, mlflow.pyfunc, mlflow.store.tracking.sqlalchemy_store, matplotlib.pyplot, pandas, sacrebleu, sacremoses"

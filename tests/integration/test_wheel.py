@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -15,12 +17,16 @@ from dstransformer.cli.launch_files import FILES
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+def build(target: str, tree: Path, out: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out)]
+    subprocess.run(command, check=True, cwd=tree, capture_output=True)
+    (built,) = out.iterdir()
+    return built
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
-    return next(out.glob("*.whl"))
+    return build("wheel", REPOSITORY, tmp_path_factory.mktemp("dist"))
 
 
 def test_it_holds_packages_presets_and_fragments(wheel: Path) -> None:
@@ -47,6 +53,27 @@ def test_it_holds_packages_presets_and_fragments(wheel: Path) -> None:
         assert name in names
     assert any(name.endswith(".data/scripts/dst-exit-status") for name in names)
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
+
+
+def test_links_of_its_description_lead_to_files_of_the_repository(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
+    links = re.findall(r"\]\(([^)\s]+)\)", metadata)
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    root = r"https://(?:github\.com/dstransformer/dstransformer/blob|raw\.githubusercontent\.com/dstransformer/dstransformer)/main/"
+    files = [match[1] for link in links if (match := re.match(rf"{root}([^#]+)", link))]
+    assert len(files) > 50
+    assert [file for file in files if not (REPOSITORY / file).is_file()] == []
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", REPOSITORY, tmp_path / "sdist")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.glob("dstransformer-*")
+    assert not (tree / "tests").exists()
+    again = zipfile.ZipFile(build("wheel", tree, tmp_path / "again"))
+    first = zipfile.ZipFile(wheel)
+    assert {one.filename: one.CRC for one in again.infolist()} == {one.filename: one.CRC for one in first.infolist()}
 
 
 def test_it_trains_outside_the_checkout(wheel: Path, toy_corpus: Path, tmp_path: Path) -> None:

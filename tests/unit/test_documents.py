@@ -166,6 +166,25 @@ def test_version_and_date_of_the_release_agree() -> None:
     assert citation["version"] == __version__
 
 
+def test_the_notes_of_a_release_need_its_tag() -> None:
+    notes, wrong = (
+        subprocess.run([REPOSITORY / ".ci/notes", tag], capture_output=True, text=True, check=False)
+        for tag in (f"v{__version__}", "v99")
+    )
+    assert (notes.returncode, notes.stderr) == (0, "")
+    assert notes.stdout.strip()
+    assert "\n## " not in notes.stdout
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr == f"the tag is v99, but dstransformer/__init__.py says {__version__}\n"
+
+
+def test_workflows_name_actions_by_hash_and_version() -> None:
+    workflows = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / ".github/workflows").glob("*.yaml"))
+    uses = re.findall(r"uses: (.*)", workflows)
+    assert len(uses) > 5
+    assert [one for one in uses if not re.fullmatch(r"[\w/.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
+
+
 def test_the_reference_is_what_the_parsers_and_the_base_preset_generate() -> None:
     generator = load_generator()
     for page, generate in generator.PAGES.items():

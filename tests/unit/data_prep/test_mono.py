@@ -9,7 +9,6 @@ import json
 import lzma
 import re
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from support.data.prep import GERMAN, refuses, sentence
 from data_prep import mono
 from data_prep.cli import main
 from data_prep.stages import clean
+from dstransformer import __version__
 
 LINES = [sentence(number, GERMAN) for number in range(40)]
 
@@ -72,7 +72,7 @@ def test_the_record_says_what_a_text_was_made_from(tmp_path: Path, text: Path) -
         "lang": "de", "in": "text.de", "normalise": "nfkc", "max_words": 250, "punctuation": "keep",
         "min_script": 0.0, "min_language": 0.0, "dedup": True,
     }  # fmt: skip
-    assert record["versions"]["dstransformer"] == version("dstransformer")
+    assert record["versions"]["dstransformer"] == __version__
 
 
 def test_compressed_files_and_members_follow_each_other(tmp_path: Path, text: Path) -> None:

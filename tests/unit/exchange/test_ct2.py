@@ -133,7 +133,7 @@ def assert_equal_scores(bundle: Path, ct2: Translator, sentences: list[str], **a
         for other in found
         if one.tokens == other.tokens
     ]
-    assert len(pairs) > 0.8 * sum(map(len, ours))
+    assert len(pairs) > 0.7 * sum(map(len, ours))
     for one, other in pairs:
         assert other.log_probability == pytest.approx(one.log_probability, abs=1e-3)
         assert other.score == pytest.approx(one.score, abs=1e-3)
