@@ -57,6 +57,17 @@ def folder(name: str) -> Path:
     return Path(name)
 
 
+def bundle_folder(name: str) -> Path:
+    """The type of an option that names what holds a bundle: a folder, or an address, from which it is fetched."""
+    from dstransformer.io.remote import is_address
+
+    if not is_address(name):
+        return folder(name)
+    from dstransformer.training.checkpoints.mirror import fetch_bundle
+
+    return fetch_bundle(name)
+
+
 def file(name: str) -> str:
     """The type of an option that names a file; ``-`` is a standard stream.
 
@@ -151,9 +162,9 @@ def add_decoding(parser: CommandParser, *, output: str | None = "--output", requ
     parser.add_argument(
         "bundle",
         metavar="BUNDLE",
-        type=folder,
+        type=bundle_folder,
         nargs=None if required else "*",
-        help="folder of a bundle, a checkpoint or a run",
+        help="folder of a bundle, a checkpoint or a run, or its address (s3://…)",
     )
     parser.add_argument("--beam", type=int, metavar="N", help="beam size, 1 to 1000 (the bundle's)")
     parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="length penalty, 0 to 10 (the bundle's)")

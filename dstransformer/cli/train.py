@@ -48,7 +48,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--resume",
         metavar="auto|never|PATH",
-        help="resume from the latest checkpoint if any, never, or from PATH (auto)",
+        help="resume from the latest checkpoint if any, never, or from PATH, which may be an address (auto)",
     )
     parser.add_argument(
         "--init", type=folder, metavar="BUNDLE", help="start from the weights of a bundle, a checkpoint or a run"

@@ -277,6 +277,7 @@ class CheckpointConfig(Section):
     keep_best: NonNegative
     average_last: Count
     final: Literal["average", "best_on_validation"]
+    mirror: Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]+://.")] | None
 
     @model_validator(mode="after")
     def _check_average_last(self) -> CheckpointConfig:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.distributed.launcher import check_launch
@@ -17,6 +17,7 @@ from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
 from dstransformer.training.automatic import choose_on_all
 from dstransformer.training.checkpoints.format import Cost
+from dstransformer.training.checkpoints.mirror import fetch_resumed, with_mirror
 from dstransformer.training.checkpoints.resume import (
     Resumed,
     check_resumed,
@@ -108,6 +109,9 @@ def train(request: TrainRequest) -> Outcome:
 
 def _prepare(request: TrainRequest, setup: Setup, world: World) -> tuple[Setup, Resumed | None]:
     """Find the checkpoint to resume from, choose what the devices decide, and check the experiment. Collective."""
+    checkpoint, folder = setup.config.checkpoint, setup.checkpoints
+    resume = world.compute_on_rank0(lambda: fetch_resumed(request.resume, checkpoint, folder))
+    request = replace(request, resume=resume)
     resumed = world.compute_on_rank0(lambda: find_resume_point(request, setup))
     setup = choose_on_all(setup, resumed, world)
     check_setup(setup, world)
@@ -142,6 +146,7 @@ def _start(request: TrainRequest, setup: Setup, resumed: Resumed | None, session
 
     world, updates = session.world, setup.config.training.max_updates
     tracker = build_tracker(setup.config.tracking, rank=world.rank, run_folder=setup.run, max_updates=updates)
+    tracker = with_mirror(tracker, setup.config.checkpoint, setup.checkpoints, world)
     provenance = describe_provenance(request, setup, resumed, world)
     for line in describe_run(setup, provenance["hardware"]):
         tracker.emit(Message(line))

@@ -55,7 +55,7 @@ class TrainRequest:
         overrides: ``section.key=value`` strings.
         fragments: DeepSpeed fragments. If not empty, they replace the preset's.
         resume: ``auto`` resumes from the run's latest checkpoint if there is one; ``never`` refuses a run that has
-            checkpoints; a path resumes from that checkpoint.
+            checkpoints; a path resumes from that checkpoint; an address (``s3://…``) from the newest one there.
         name: The run's name in MLflow; None builds one from preset, folder and date.
         tags: The user's tags in MLflow.
         register: The registered model in MLflow of which the final bundle becomes a version; None for none.
@@ -194,7 +194,8 @@ def check_packages(config: Config) -> None:
     Raises:
         UserError: One is missing.
     """
-    check_installed("deepspeed", *(["mlflow"] if config.tracking.enabled else []))
+    mirror = ["fsspec"] if config.checkpoint.mirror is not None else []
+    check_installed("deepspeed", *(["mlflow"] if config.tracking.enabled else []), *mirror)
 
 
 def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:

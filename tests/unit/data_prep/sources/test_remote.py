@@ -16,6 +16,7 @@ from typing import Any
 import fsspec
 import pytest
 from support.data.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
+from support.s3 import s3_server
 
 from data_prep.cli.arguments import recipe_command
 from data_prep.recipe.names import Address
@@ -217,23 +218,8 @@ def test_an_address_is_shown_without_its_secrets() -> None:
 
 @pytest.fixture
 def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The file system of an S3 server with a bucket."""
-    moto_server = pytest.importorskip("moto.server")
-    s3fs = pytest.importorskip("s3fs")
-    running = moto_server.ThreadedMotoServer(port=0, verbose=False)
-    running.start()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*running.get_host_and_port()))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    s3fs.S3FileSystem.clear_instance_cache()
-    files = s3fs.S3FileSystem()
-    files.mkdir("bucket")
-    yield files
-    s3fs.S3FileSystem.clear_instance_cache()
-    running.stop()
+    with s3_server(tmp_path, monkeypatch) as files:
+        yield files
 
 
 @pytest.mark.slow
