@@ -4,6 +4,7 @@ What ``dst export hf`` wrote comes back with its tokenizer, byte for byte. Its w
 :mod:`dstransformer.exchange.marian_weights`.
 
 Reading it needs nothing of Hugging Face but safetensors: its files are weights, JSON and SentencePiece models.
+Weights in a pickle are read by PyTorch's reader for weights, which calls nothing that the pickle names.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ from dstransformer.io.json_text import read_record
 from dstransformer.io.products import check_bundle_folder
 from dstransformer.model.transformer import sinusoidal_table
 
+#: Weights as PyTorch pickles them, in older models.
+PICKLED = "pytorch_model.bin"
+
 _ADVICE = "if it is damaged, download the model again"
 
 #: The functions of a feed-forward network, by their names there.
@@ -96,15 +100,16 @@ def import_hf(
     stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
     tokenizer, (source, target), absent = _open_tokenizer(folder, stated)
     config = build_config(_architecture(stated, folder / CONFIG), _search(folder, stated), folder, f"; {_ADVICE}")
-    with _open_weights(folder / WEIGHTS) as load:
-        _check_positions(load, config.model, folder / WEIGHTS)
+    path = folder / _weights(folder)
+    misfit = f"{path} does not fit {CONFIG}"
+    with _open_weights(path) as load:
+        _check_positions(load, config.model, path)
         try:
             weights = bundle_weights(load, config.model, source.rows, target.rows)
         except (IndexError, RuntimeError) as error:
-            raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {shown(error, quote=False)}") from None
+            raise DataError(f"{misfit}: {shown(error, quote=False)}") from None
     languages = _languages(folder, src_lang, tgt_lang)
     record = _provenance(folder, languages, source.tags)
-    misfit = f"{folder / WEIGHTS} does not fit {CONFIG}"
     bundle = write_bundle(out, weights, config, tokenizer, record, misfit=misfit, overwrite=overwrite)
     return Imported(bundle, absent)
 
@@ -116,12 +121,7 @@ def _check_folder(folder: Path) -> None:
     for name in _files(folder):
         if (folder / name).is_file():
             continue
-        if name == WEIGHTS and (pickled := sorted(path.name for path in folder.glob("pytorch_model*.bin"))):
-            raise DataError(
-                f"{folder} has its weights in {pickled[0]}, a pickle, which may execute anything when it is read: "
-                f'where you trust it, write safetensors, MarianMTModel.from_pretrained("{folder}").save_pretrained(NEW)'
-            )
-        if name == WEIGHTS and (folder / f"{WEIGHTS}.index.json").is_file():
+        if name == WEIGHTS and any((folder / f"{file}.index.json").is_file() for file in (WEIGHTS, PICKLED)):
             raise DataError(f"{folder} has its weights in several files: save them in one, {WEIGHTS}")
         if name == SOURCE_MODEL and (folder / "tokenizer.json").is_file():
             raise DataError(
@@ -131,12 +131,18 @@ def _check_folder(folder: Path) -> None:
         raise DataError(f"{folder} has no {name}: it is not the folder of a MarianMTModel with its MarianTokenizer")
 
 
+def _weights(folder: Path) -> str:
+    """The file of the weights."""
+    return PICKLED if (folder / PICKLED).is_file() and not (folder / WEIGHTS).is_file() else WEIGHTS
+
+
 def _files(folder: Path) -> list[str]:
     """The files of a model."""
+    weights = _weights(folder)
     if (joint := _is_joint_export(folder)) is not None:
-        files = [CONFIG, WEIGHTS, SOURCE_MODEL]
+        files = [CONFIG, weights, SOURCE_MODEL]
         return files if joint else [*files, TARGET_MODEL]
-    files = [CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY]
+    files = [CONFIG, weights, SOURCE_MODEL, TARGET_MODEL, VOCABULARY]
     return [*files, TARGET_VOCABULARY] if _is_separate(folder) else files
 
 
@@ -293,17 +299,27 @@ def _number(stated: Mapping[str, Any], name: str, path: Path) -> int:
 
 @contextmanager
 def _open_weights(path: Path) -> Iterator[Load]:
-    """Within it, weights can be read by their names. Each maps the file anew, so that no read page stays in memory."""
+    """Within it, weights can be read by their names.
+
+    Of safetensors each maps the file anew, so that no read page stays in memory.
+    """
     try:
-        with safe_open(path, "pt") as file:
-            names = set(file.keys())
+        pickled = _read_pickled(path) if path.name == PICKLED else None
+        if pickled is None:
+            with safe_open(path, "pt") as file:
+                names = set(file.keys())
+        else:
+            names = set(pickled)
 
         def load(name: str) -> Tensor:
             stored = next((one for one in (name, *_other_names(name)) if one in names), None)
             if stored is None:
                 raise DataError(f"{path} has no weight {name}: it does not fit {CONFIG}; {_ADVICE}")
-            with safe_open(path, "pt") as mapped:
-                weight: Tensor = mapped.get_tensor(stored)
+            if pickled is None:
+                with safe_open(path, "pt") as mapped:
+                    weight: Tensor = mapped.get_tensor(stored)
+            else:
+                weight = pickled[stored]
             if not weight.is_floating_point():
                 raise DataError(f"{path}: {name} is of type {weight.dtype}, not of floating-point numbers")
             return weight
@@ -313,6 +329,25 @@ def _open_weights(path: Path) -> Iterator[Load]:
         raise read_error(path, error) from None
     except SafetensorError as error:
         raise DataError(f"{path} is not a safetensors file ({shown(error, quote=False)}); {_ADVICE}") from None
+
+
+def _read_pickled(path: Path) -> Mapping[str, Tensor]:
+    """The weights in a pickle, which may hold nothing else.
+
+    Raises:
+        DataError: It holds something else, or is damaged.
+        OSError: It cannot be read.
+    """
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # of the reader, of the archive, of its content
+        why = shown(str(error).strip().partition("\n")[0] or type(error).__name__, quote=False, limit=200)
+        raise DataError(f"{path} does not hold weights and nothing else ({why}); {_ADVICE}") from None
+    if not isinstance(found, Mapping) or not all(isinstance(weight, Tensor) for weight in found.values()):
+        raise DataError(f"{path} does not hold weights by their names; {_ADVICE}")
+    return found
 
 
 def _other_names(name: str) -> Iterator[str]:

@@ -221,8 +221,37 @@ def learn_positions(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-def pickle(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+def pickle(folder: Path, content: Any = None, *, legacy: bool = False) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(content or weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+
+
+class Harmful:
+    """Makes a file when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("harmed"),)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_weights_in_a_pickle_are_those_of_safetensors(tmp_path: Path, legacy: bool) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    expected = import_hf(folder, tmp_path / "expected").bundle
+    pickle(folder, legacy=legacy)
+    found = import_hf(folder, tmp_path / "found").bundle
+    assert (found.path / "model.safetensors").read_bytes() == (expected.path / "model.safetensors").read_bytes()
+
+
+def test_a_pickle_that_does_something_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    pickle(folder, {"model.shared.weight": Harmful()})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        DataError, match=r"pytorch_model.bin does not hold weights and nothing else \(Weights only load failed"
+    ):
+        import_hf(folder, tmp_path / "bundle")
+    assert not (tmp_path / "harmed").exists()
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -230,7 +259,8 @@ def pickle(folder: Path) -> None:
     (lambda folder: remove(folder, "source.spm"), "has no source.spm"),
     (lambda folder: damage(folder, "tokenizer_config.json", separate_vocabs=True), "has no target_vocab.json"),
     (lambda folder: separate(folder, "vocab.json"), "share_encoder_decoder_embeddings is True, but each side has"),
-    (pickle, "weights in pytorch_model.bin, a pickle, which may execute anything when it is read"),
+    (lambda folder: pickle(folder, [1]), "pytorch_model.bin does not hold weights by their names"),
+    (lambda folder: (pickle(folder), (folder / "pytorch_model.bin").write_bytes(b"no")), "weights and nothing else"),
     (lambda folder: damage(folder, "config.json", model_type="mbart", architectures=["MBart"]), "is of 'MBart': only"),
     (lambda folder: damage(folder, "config.json", decoder_ffn_dim=64), "encoder_ffn_dim is 48 and decoder_ffn_dim 64"),
     (lambda folder: damage(folder, "config.json", normalize_before=True), "normalize_before is True, and a bundle"),
