@@ -226,6 +226,7 @@ class TrainingConfig(Section):
     tf32: bool
     activation_checkpointing: bool
     int8_weights: bool
+    freeze: list[str]
     prefetch: Count
     join_seconds: Annotated[float, Field(ge=0)]
     hang_seconds: Annotated[float, Field(ge=0)]
@@ -332,6 +333,22 @@ class Config(Section):
     def _check_source_end(self) -> Config:
         if self.loss.guided_alignment and not self.model.source_end:
             raise ValueError("loss.guided_alignment links the ends of sentences: set model.source_end to true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_freeze(self) -> Config:
+        given, sides = self.training.freeze, ("encoder", "decoder")
+        layers = {"encoder": self.model.encoder_depth, "decoder": self.model.decoder_depth}
+        known = ["embedding", *sides, *(f"{side}.{number}" for side in sides for number in range(layers[side]))]
+        if self.model.tie_embeddings == "none":
+            known.insert(1, "softmax")
+        if wrong := [part for part in given if part not in known]:
+            raise ValueError(f"training.freeze: the model has no part {wrong[0]!r}; its parts are {', '.join(known)}")
+        if given and self.optimizer.weight_decay:
+            raise ValueError("training.freeze: frozen weights would decay: set optimizer.weight_decay to 0")
+        whole = {side for side in sides if side in given or {f"{side}.{n}" for n in range(layers[side])} <= {*given}}
+        if {"embedding", *sides, *({"softmax"} & {*known})} <= {*given} | whole:
+            raise ValueError("training.freeze: every part is frozen, so there is nothing to train")
         return self
 
     def with_micro_batches(self, number: int) -> Config:

@@ -20,6 +20,7 @@ from dstransformer.distributed.world import World, peer_errors
 from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer
 from dstransformer.training.checkpoints.format import EngineState, Snapshot
 from dstransformer.training.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
+from dstransformer.training.freezing import freeze
 from dstransformer.training.muon import Muon
 from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer
 from dstransformer.training.partition import Partition
@@ -112,6 +113,7 @@ class Engine:
             with world.collective_errors():
                 initial(model)
         model.to(world.device)
+        freeze(model, config.training.freeze)
         self._muon = self._build_muon(model, dtype) if config.optimizer.name == "muon" else None
         optimizer: torch.optim.Optimizer = self._muon or build_optimizer(
             model.parameters(), config.optimizer, offloaded=offloads_optimizer(ds_config)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 FIXED_SECTIONS = ("model", "loss", "optimizer", "batch")
 FIXED_KEYS = (
     "training.seed", "training.bpe_dropout", "training.unigram_alpha", "training.augment", "training.mixture",
-    "training.window_pairs", "training.int8_weights",
+    "training.window_pairs", "training.int8_weights", "training.freeze",
 )  # fmt: skip
 
 
