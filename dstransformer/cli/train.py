@@ -53,6 +53,13 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--init", type=folder, metavar="BUNDLE", help="start from the weights of a bundle, a checkpoint or a run"
     )
+    parser.add_argument(
+        "--profile",
+        type=int,
+        default=0,
+        metavar="N",
+        help="trace N updates with PyTorch's profiler into RUN/profile, and print the operators that took the longest",
+    )
     parser.add_argument("--name", type=run_name, help="the run's name in MLflow (preset, folder and date)")
     parser.add_argument(
         "--tag", dest="tags", action="append", type=run_tag, default=[], metavar="NAME=VALUE", help="a tag in MLflow"
@@ -115,6 +122,7 @@ def _request(options: argparse.Namespace) -> TrainRequest:
         tags=_tags(options.tags),
         register=options.register,
         init=options.init,
+        profile=options.profile,
     )
 
 

@@ -312,6 +312,7 @@ class TrackingConfig(Section):
     uri: str | None
     experiment: Annotated[str, Field(min_length=1)]
     system_metrics: bool
+    also: list[Literal["tensorboard", "wandb"]]
 
 
 class Config(Section):

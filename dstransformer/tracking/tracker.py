@@ -9,6 +9,7 @@ from pathlib import Path
 from dstransformer.config import TrackingConfig
 from dstransformer.io.progress import is_quiet
 from dstransformer.tracking.console import ConsoleProgress
+from dstransformer.tracking.curves import CURVES
 from dstransformer.tracking.events import Event, NullTracker, RunStart, Tracker
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
 from dstransformer.tracking.mlflow.location import resolve_tracking_uri
@@ -33,6 +34,7 @@ def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_up
         trackers.append(
             MlflowTracker(run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=announce)
         )
+    trackers += [CURVES[name](run_folder) for name in dict.fromkeys(config.also)]
     return FanOut(trackers)
 
 

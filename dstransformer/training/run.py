@@ -143,9 +143,11 @@ def _run(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: 
 def _start(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: Session) -> Trainer:
     """Build the trainer, resume from the checkpoint, and report the run to the tracker. Collective."""
     from dstransformer.training.build import build_trainer
+    from dstransformer.training.profiling import with_profiler
 
     world, updates = session.world, setup.config.training.max_updates
     tracker = build_tracker(setup.config.tracking, rank=world.rank, run_folder=setup.run, max_updates=updates)
+    tracker = with_profiler(tracker, request.profile, setup.run, world)
     tracker = with_mirror(tracker, setup.config.checkpoint, setup.checkpoints, world)
     provenance = describe_provenance(request, setup, resumed, world)
     for line in describe_run(setup, provenance["hardware"]):

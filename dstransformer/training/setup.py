@@ -44,6 +44,10 @@ GIB = 2**30
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
+#: Most updates of a trace.
+MAX_PROFILED = 100
+
+
 @dataclass(frozen=True)
 class TrainRequest:
     """The options of ``dst train``.
@@ -60,6 +64,7 @@ class TrainRequest:
         tags: The user's tags in MLflow.
         register: The registered model in MLflow of which the final bundle becomes a version; None for none.
         init: A bundle whose weights training starts from; None for random weights.
+        profile: Updates of which PyTorch's profiler writes a trace; 0 for none.
     """
 
     preset: str
@@ -72,13 +77,18 @@ class TrainRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     register: str | None = None
     init: Path | None = None
+    profile: int = 0
 
     def __post_init__(self) -> None:
         """Take the names of folders for paths, as a notebook gives them, and a path of ``resume`` for its name.
 
         Raises:
-            ConfigError: ``tags`` is not a dictionary.
+            ConfigError: ``tags`` is not a dictionary, or ``profile`` out of bounds.
         """
+        if not 0 <= self.profile <= MAX_PROFILED:
+            raise ConfigError(
+                f"profile is {self.profile}: trace 1 to {MAX_PROFILED} updates (a trace takes MBs for each)"
+            )
         if not isinstance(self.tags, Mapping):
             raise ConfigError(f"tags is {shown(self.tags)}: give a dictionary, {{'name': 'value'}}")
         paths = {name: Path(value) for name in ("corpus", "run", "init") if (value := getattr(self, name)) is not None}
@@ -195,7 +205,7 @@ def check_packages(config: Config) -> None:
         UserError: One is missing.
     """
     mirror = ["fsspec"] if config.checkpoint.mirror is not None else []
-    check_installed("deepspeed", *(["mlflow"] if config.tracking.enabled else []), *mirror)
+    check_installed("deepspeed", *(["mlflow"] if config.tracking.enabled else []), *mirror, *config.tracking.also)
 
 
 def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
