@@ -73,6 +73,24 @@ def _check_splits(how: str) -> str:
     return how
 
 
+def _check_hub_splits(names: str) -> str:
+    given = names.split(",")
+    if not 1 <= len(given) <= len(HUB_SPLITS) or not all(given):
+        raise ValueError(f"{names[:40]!r}: name the splits for training, validation and test, such as train,dev,test")
+    return names
+
+
+def _check_columns(names: str) -> str:
+    if not 1 <= len(names.split(",")) <= 2 or not all(names.split(",")):
+        raise ValueError(
+            f"{names[:40]!r}: name the columns of source and target, such as en,de, or one that holds both"
+        )
+    return names
+
+
+#: The splits of a corpus, in the order in which ``--splits`` names those of a data set of the hub.
+HUB_SPLITS = ("train", "validation", "test")
+
 Language = Annotated[str, AfterValidator(check_language), Placeholder("CODE")]
 SourceName = Annotated[str, AfterValidator(check_source)]
 TextFile = Annotated[Path, BeforeValidator(to_path), Placeholder("FILE")]
@@ -236,6 +254,37 @@ class MonoOptions(_SourceOptions):
         return record | {"src_lang": self.lang, "tgt_lang": self.lang}
 
 
+class HubOptions(_SourceOptions):
+    """Any data set of the Hugging Face hub with two columns of text, or a local copy of one."""
+
+    model_config = ConfigDict(title="source hub: a data set of the Hugging Face hub")
+    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
+
+    source: Literal["hub"] = "hub"
+    name: Annotated[str, AfterValidator(check_utf8), Placeholder("NAME")] = Field(
+        description="the data set on the hub, such as Helsinki-NLP/opus-100"
+    )
+    subset: Annotated[str, Placeholder("NAME")] | None = Field(None, description="its subset, such as de-en")
+    src_lang: Language = Field(description="language code of the source side, for example en")
+    tgt_lang: Language = Field(description="language code of the target side, for example de")
+    splits: Annotated[str, AfterValidator(_check_hub_splits), Placeholder("HOW")] = Field(
+        "train,validation,test",
+        description="its splits for training, validation and test; the last ones may be missing",
+    )
+    columns: Annotated[str, AfterValidator(_check_columns), Placeholder("NAMES")] | None = Field(
+        None,
+        description="its columns: SRC,TGT, or one that holds an object with both languages (without: "
+        "translation, or the language codes)",
+    )
+    valid_size: Count = Field(0, description="training pairs held out for validation")
+    test_size: Count = Field(0, description="training pairs held out for testing")
+    seed: Seed = Field(1, description="seed of the choice of held-out pairs")
+    revision: str = Field("main", description="revision of the hub's data set")
+    hub_path: Folder | None = Field(None, description="a local copy in the hub's layout")
+    cache_dir: Folder | None = Field(None, description="where `datasets` keeps downloads")
+    offline: bool = Field(False, description="use the cache only")
+
+
 class Wmt14Options(_SourceOptions):
     """WMT 2014 from the hub, or from a local copy in the same layout."""
 
@@ -288,7 +337,7 @@ class TreesOptions(_SourceOptions):
     seed: Seed = Field(1, description="seed of random splits")
 
 
-SourceOptions = ToyOptions | FilesOptions | Wmt14Options | TreesOptions
+SourceOptions = ToyOptions | FilesOptions | HubOptions | Wmt14Options | TreesOptions
 
 
 #: Options that say how near duplicates are found.
@@ -438,6 +487,7 @@ STAGES: dict[str, type[Options]] = {"clean": CleanOptions, "vocab": VocabOptions
 SOURCES: dict[str, type[SourceOptions]] = {
     "toy": ToyOptions,
     "files": FilesOptions,
+    "hub": HubOptions,
     "wmt14": Wmt14Options,
     "trees": TreesOptions,
 }

@@ -6,7 +6,7 @@ from functools import cache, partial
 
 import pyarrow as pa
 
-from data_prep.recipe.options import FilesOptions, MonoOptions, SourceOptions, ToyOptions, TreesOptions
+from data_prep.recipe.options import FilesOptions, HubOptions, MonoOptions, SourceOptions, ToyOptions, TreesOptions
 from data_prep.sources import Source
 from data_prep.store.pairs import text_table
 from dstransformer.data import SourceInfo
@@ -51,9 +51,13 @@ def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None =
                     f"the sources {before!r} and {part.name!r} both have a {split} set, and a corpus has one for each "
                     f"direction: set sources.{part.name}.held_out to false"
                 )
-        if split == "validation" and not having and any(isinstance(part.options, FilesOptions) for part in parts):
+        if (
+            split == "validation"
+            and not having
+            and any(isinstance(part.options, FilesOptions | HubOptions) for part in parts)
+        ):
             raise UserError(
-                "no validation text: give --valid-src and --valid-tgt, or --valid, "
+                "no validation text: give --valid-src and --valid-tgt, or --valid, or of a data set its split, "
                 "or --valid-size N to hold N pairs out of the training text"
             )
     return parts
@@ -61,7 +65,7 @@ def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None =
 
 def held_out_sizes(options: SourceOptions | MonoOptions) -> dict[str, int]:
     """The sizes of the splits that are to be held out of a source's training text, by their names."""
-    if not isinstance(options, FilesOptions):
+    if not isinstance(options, FilesOptions | HubOptions):
         return {}
     return {split: size for split, size in (("validation", options.valid_size), ("test", options.test_size)) if size}
 
@@ -88,6 +92,10 @@ def _open(options: SourceOptions, progress: Progress | None) -> Source:
         from data_prep.sources.trees import open_trees
 
         return open_trees(options)
+    if isinstance(options, HubOptions):
+        from data_prep.sources.hub import open_hub
+
+        return open_hub(options)
     from data_prep.sources.wmt14 import open_wmt14
 
     return open_wmt14(options)

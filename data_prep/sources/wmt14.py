@@ -1,7 +1,5 @@
 """WMT 2014 through ``datasets``: from the hub, with its cache, or from a local copy in the same layout."""
 
-import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,15 +10,14 @@ import pyarrow as pa
 from data_prep.recipe.options import Wmt14Options, printable_name
 from data_prep.sources import Source
 from data_prep.sources.finding import Stats, read_unchanged
+from data_prep.sources.hub import BATCH_ROWS, open_split, prepare_datasets
 from data_prep.sources.records import pairs_of_table
 from dstransformer.data import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
-from dstransformer.io.progress import is_quiet
 
 _HUB_NAME = "wmt/wmt14"
 _SPLITS = ("train", "validation", "test")
-_BATCH_ROWS = 10_000
 
 
 def open_wmt14(options: Wmt14Options) -> Source:
@@ -35,10 +32,7 @@ def open_wmt14(options: Wmt14Options) -> Source:
             f"--pair {options.pair} has no direction {options.src_lang}-{options.tgt_lang}: "
             "--src-lang and --tgt-lang must be its two languages"
         )
-    if is_quiet() or not sys.stderr.isatty():
-        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    if options.offline:
-        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    prepare_datasets(options)
     stats: Stats = {}
     if options.hub_path:
         info, builder, stats = _open_copy(options.hub_path / options.pair)
@@ -81,7 +75,7 @@ def _stream(builder: Any, options: Wmt14Options, split: str) -> Iterator[pa.Tabl
     where = f"{options.hub_path / options.pair if options.hub_path else f'{_HUB_NAME} {options.pair}'}, {split}"
     first = 0
     try:
-        for table in _open_split(builder, options, split).with_format("arrow").iter(batch_size=_BATCH_ROWS):
+        for table in _open_split(builder, options, split).iter(batch_size=BATCH_ROWS):
             yield pairs_of_table(table, options.src_lang, options.tgt_lang, where, first)
             first += table.num_rows
     except (pa.ArrowException, UnicodeError) as error:
@@ -89,13 +83,10 @@ def _stream(builder: Any, options: Wmt14Options, split: str) -> Iterator[pa.Tabl
 
 
 def _open_split(builder: Any, options: Wmt14Options, split: str) -> Any:
-    if options.hub_path:
-        return builder.as_streaming_dataset(split=split)
     try:
-        builder.download_and_prepare()
+        return open_split(builder, split, streamed=options.hub_path is not None)
     except (ConnectionError, FileNotFoundError) as error:
         raise _unreachable(error) from None
-    return builder.as_dataset(split=split)
 
 
 def _unreachable(error: Exception) -> DataError:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import dstransformer
-from data_prep.recipe.options import FilesOptions
+from data_prep.recipe.options import FilesOptions, HubOptions
 from data_prep.recipe.recipe import record_sources
 from data_prep.sources.files import same_sides, swapped_sides
 from data_prep.sources.opening import Part, held_out_sizes
@@ -137,7 +137,7 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
         pairs[split] = writer.rows
     whole = counts
     for number, part in enumerate(parts):
-        if isinstance(part.options, FilesOptions) and (sizes := held_out_sizes(part.options)):
+        if isinstance(part.options, FilesOptions | HubOptions) and (sizes := held_out_sizes(part.options)):
             counts = hold_out(folder, number, len(parts), sizes, part.options.seed, workers, progress)
             pairs["train"] = int(counts.sum())
             for split, size in sizes.items():

@@ -1,0 +1,135 @@
+"""Data sets of the Hugging Face hub through ``datasets``: with its cache, or from a local copy in the same layout."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from data_prep.recipe.options import HUB_SPLITS, HubOptions, Wmt14Options, printable_name
+from data_prep.sources import Source
+from data_prep.sources.finding import Stats, read_unchanged
+from data_prep.sources.records import pairs_of_table
+from dstransformer.data import InputFile, SourceInfo
+from dstransformer.errors import DataError, DstError, UserError, shown
+from dstransformer.io.files import file_sha256
+from dstransformer.io.progress import is_quiet
+
+BATCH_ROWS = 10_000
+
+
+def prepare_datasets(options: HubOptions | Wmt14Options) -> None:
+    """Set the variables that ``datasets`` reads when it is imported."""
+    if is_quiet() or not sys.stderr.isatty():
+        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    if options.offline:
+        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+
+def open_hub(options: HubOptions) -> Source:
+    """Find the data set and its revision. It is downloaded when the first split is read.
+
+    Raises:
+        DataError: The data set is neither on the hub nor in the cache, or lacks the subset or a split.
+    """
+    prepare_datasets(options)
+    builder = _open_builder(options)
+    names = dict(zip(HUB_SPLITS, options.splits.split(","), strict=False))
+    has = [str(name) for name in builder.config.data_files or builder.info.splits or ()]
+    default = HubOptions.model_fields["splits"].default
+    missing = [
+        name for split, name in names.items() if name not in has and (split == "train" or options.splits != default)
+    ]
+    if missing:
+        raise DataError(
+            f"{_where(options)} has no split {shown(missing[0])}; it has {', '.join(has)}: name them by --splits"
+        )
+    for split, size in (("validation", options.valid_size), ("test", options.test_size)):
+        if size and split in names and names[split] in has:
+            raise UserError(
+                f"{_where(options)} has the split {names[split]!r} for {split}: leave it out of --splits, or hold no "
+                "pairs out of the training text"
+            )
+    stats = _local_files(builder) if options.hub_path else {}
+    inputs = tuple(
+        InputFile(name=printable_name(path), sha256=file_sha256(path), size=found.st_size)
+        for path, found in stats.items()
+    )
+    info = SourceInfo(name="hub", revision=None if options.hub_path else builder.hash, inputs=inputs)
+    streams: dict[str, Callable[[], Iterator[pa.Table]]] = {
+        split: partial(read_unchanged, partial(_stream, builder, options, name), stats)
+        for split, name in names.items()
+        if name in has
+    }
+    return Source(info=info, splits=streams)
+
+
+def _open_builder(options: HubOptions) -> Any:
+    from datasets import load_dataset_builder
+
+    place = str(options.hub_path or options.name)
+    if options.hub_path is not None and not options.hub_path.is_dir():
+        raise DataError(f"--hub-path {options.hub_path} is not a folder: name a copy of the data set")
+    cache_dir = str(options.cache_dir) if options.cache_dir else None
+    revision = None if options.hub_path else options.revision
+    try:
+        return load_dataset_builder(place, options.subset, revision=revision, cache_dir=cache_dir)
+    except Exception as error:  # of datasets, of the hub, of the network
+        raise _unavailable(options, error) from None
+
+
+def _local_files(builder: Any) -> Stats:
+    files = sorted({Path(str(file)) for each in builder.config.data_files.values() for file in each})
+    return {path: path.stat() for path in files}
+
+
+def _stream(builder: Any, options: HubOptions, split: str) -> Iterator[pa.Table]:
+    where, first = f"{_where(options)}, {split}", 0
+    try:
+        for table in open_split(builder, split, streamed=options.hub_path is not None).iter(batch_size=BATCH_ROWS):
+            yield pairs_of_table(_chosen(table, options, where), options.src_lang, options.tgt_lang, where, first)
+            first += table.num_rows
+    except (DstError, GeneratorExit):
+        raise
+    except Exception as error:  # of datasets, which wraps those of readers, and of the network
+        raise _unavailable(options, error) from None
+
+
+def open_split(builder: Any, split: str, *, streamed: bool) -> Any:
+    """The tables of a split: of a local copy, or of what is downloaded into the cache."""
+    if streamed:
+        return builder.as_streaming_dataset(split=split).with_format("arrow")
+    builder.download_and_prepare()
+    return builder.as_dataset(split=split).with_format("arrow")
+
+
+def _chosen(table: pa.Table, options: HubOptions, where: str) -> pa.Table:
+    """The table with its two columns named by the languages."""
+    if options.columns is None:
+        return table
+    names = options.columns.split(",")
+    for name in names:
+        if table.column_names.count(name) != 1:
+            has = shown(", ".join(table.column_names), quote=False)
+            raise DataError(f"{where} has no column {shown(name)}; it has {has}: name them by --columns")
+    if len(names) == 2:
+        return table.select(names).rename_columns([options.src_lang, options.tgt_lang])
+    if not pa.types.is_struct(table.schema.field(names[0]).type):
+        raise DataError(f"{where}: column {shown(names[0])} holds no object with two languages: name two columns")
+    return pa.Table.from_struct_array(table[names[0]])
+
+
+def _where(options: HubOptions) -> str:
+    place = str(options.hub_path or options.name)
+    return f"{place} {options.subset}" if options.subset else place
+
+
+def _unavailable(options: HubOptions, error: Exception) -> DataError:
+    reason = shown(next(iter(str(error).splitlines()), "") or type(error).__name__, quote=False, limit=300)
+    return DataError(
+        f"cannot read {_where(options)} ({reason}): check --name, --subset and the network, point --cache-dir at a "
+        "filled cache, or give a local copy with --hub-path"
+    )
