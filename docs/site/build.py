@@ -24,7 +24,7 @@ DOCS = REPOSITORY / "docs"
 HERE = Path(__file__).parent
 BUILD = REPOSITORY / "build"
 #: Documents outside ``docs/`` that are pages.
-OTHERS = {"README.md": "index.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
+OTHERS = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 API = "reference/api.md"

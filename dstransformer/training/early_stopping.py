@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from dstransformer.config import ValidationConfig
+from dstransformer.errors import counted
 from dstransformer.evaluation import Evaluation
 from dstransformer.training.checkpoints.format import EarlyStoppingState
 
@@ -47,4 +48,6 @@ class EarlyStopping:
 
     def describe(self) -> str:
         """The reason of an early end, in one line."""
-        return f"no better {self.state.metric} on validation in the last {self.state.validations} validations"
+        return (
+            f"no better {self.state.metric} on validation in the last {counted(self.state.validations, 'validation')}"
+        )

@@ -23,6 +23,7 @@ from dstransformer.data.augment import describe_augmentation
 from dstransformer.data.mixture import Mixture
 from dstransformer.data.plan import Budget, LengthSums, build_budget
 from dstransformer.data.windows import Planner, build_planner
+from dstransformer.errors import counted
 from dstransformer.model import (
     activation_bytes,
     loss_bytes,
@@ -244,7 +245,7 @@ def plan_warnings(config: Config, updates_per_epoch: float, in_stages: Sequence[
         )
     if updates_per_epoch < MIN_UPDATES_PER_EPOCH:
         warnings.append(
-            f"an epoch has only {updates_per_epoch:,.0f} updates: for a corpus of this size lower batch.src_tokens = "
+            f"an epoch has only {counted(round(updates_per_epoch), 'update')}: for a corpus of this size lower batch.src_tokens = "
             f"{config.batch.src_tokens} and batch.tgt_tokens = {config.batch.tgt_tokens}"
         )
     if updates < sum(in_stages):

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
-from torch.utils.cpp_extension import get_default_build_root
 
 from dstransformer.config import offloads_optimizer
 from dstransformer.distributed.world import World
@@ -26,6 +25,9 @@ from dstransformer.training.muon import Muon
 
 logger = logging.getLogger(__name__)
 
+#: It warns of CUDA's tools on a machine without a GPU as soon as it is imported, by DeepSpeed too.
+logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+
 
 def _operator_folder() -> str:
     """The folder in which DeepSpeed builds its C++ operators at first use.
@@ -33,6 +35,8 @@ def _operator_folder() -> str:
     Each installation has its own, because operators are built from its headers. Two installations that shared a folder
     would rebuild them again and again.
     """
+    from torch.utils.cpp_extension import get_default_build_root
+
     return str(Path(get_default_build_root(), hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]))
 
 
