@@ -244,8 +244,9 @@ def plan_warnings(config: Config, updates_per_epoch: float, in_stages: Sequence[
             f"{round(MAX_EPOCHS * updates_per_epoch):,} would be {MAX_EPOCHS}"
         )
     if updates_per_epoch < MIN_UPDATES_PER_EPOCH:
+        epoch = counted(round(updates_per_epoch), "update")
         warnings.append(
-            f"an epoch has only {counted(round(updates_per_epoch), 'update')}: for a corpus of this size lower batch.src_tokens = "
+            f"an epoch has only {epoch}: for a corpus of this size lower batch.src_tokens = "
             f"{config.batch.src_tokens} and batch.tgt_tokens = {config.batch.tgt_tokens}"
         )
     if updates < sum(in_stages):
