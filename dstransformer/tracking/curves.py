@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.io.files import replace_file
+from dstransformer.io.json_text import read_record
 from dstransformer.tracking.events import (
     BundleSaved,
     CostTotal,
@@ -114,7 +115,7 @@ class WeightsAndBiases(CurveTracker):
         logging.getLogger("wandb").setLevel(logging.ERROR)
         identity = self._folder / "wandb.json"
         if run.resume_step is not None and identity.is_file():
-            number = json.loads(identity.read_text())["id"]
+            number = str(read_record(identity, dict).get("id"))
         else:
             number = secrets.token_hex(8)
             replace_file(identity, json.dumps({"id": number}) + "\n")

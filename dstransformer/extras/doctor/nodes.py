@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,16 +185,19 @@ def ask(host: str, questions: str) -> Answer:
     )
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_LOGIN_SECONDS}"]
     began = time.time()
-    with subprocess.Popen(
+    with tempfile.TemporaryFile("w+", errors="replace") as printed, subprocess.Popen(
         ["ssh", *options, host, command],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=printed, text=True, errors="replace",
     ) as login:  # fmt: skip
         timer = threading.Timer(_NODE_SECONDS, login.kill)
         timer.start()
         assert login.stdout is not None
         stated, read = login.stdout.readline().strip(), time.time()
-        output, errors = login.communicate()
+        output = login.stdout.read()  # not communicate(), which does not know what readline() has read ahead
+        login.wait()
         timer.cancel()
+        printed.seek(0)
+        errors = printed.read()
     if (match := re.fullmatch(r"(\d+(?:\.\d+)?)\D*", stated)) is None:  # some systems have no %N
         return _explain_login(host, login.returncode, errors)
     clock = float(match[1])

@@ -21,6 +21,7 @@ from dstransformer.config.schema import CheckpointConfig
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError, DstError, shown
 from dstransformer.io.files import ROOM_ADVICE, is_plain_name, replace_file, replace_folder, storage_errors, sync_tree
+from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.remote import RemoteFolder, is_address
 from dstransformer.model.bundle import PROVENANCE
 from dstransformer.tracking import BundleSaved, CheckpointSaved, Event, FanOut, RunEnd, Tracker
@@ -176,9 +177,10 @@ class Mirror:
 def _files(manifest: bytes | None) -> Mapping[str, str]:
     """The hashes of the files that a manifest names; none if there is no manifest, or a damaged one."""
     try:
-        files = json.loads(manifest or b"{}").get("files", {})
-    except (ValueError, AttributeError):
+        content = parse_json(manifest or b"{}", nan=True)
+    except JsonError:
         return {}
+    files = content.get("files") if isinstance(content, dict) else None
     return files if isinstance(files, dict) else {}
 
 
