@@ -12,7 +12,8 @@ from typing import Any
 
 from dstransformer.errors import shown, without_secrets
 
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://|opus:")
+_OPUS = re.compile(r"opus:[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _TAG = re.compile(r"<[A-Za-z0-9][A-Za-z0-9_-]{0,38}>|>>[A-Za-z0-9][A-Za-z0-9_-]{0,36}<<")
@@ -108,7 +109,7 @@ def check_distinct(symbols: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A file on a server, such as ``https://host/train.en.gz``. As text its passwords are masked."""
+    """A file on a server: ``https://host/train.en.gz``, or ``opus:Books/v1``. As text its passwords are masked."""
 
     url: str
 
@@ -119,7 +120,7 @@ class Address:
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an address, such as ``s3://bucket/train.en``."""
+    """Whether a name is an address, such as ``s3://bucket/train.en`` and ``opus:Books/v1``."""
     return bool(_ADDRESS.match(name))
 
 
@@ -138,6 +139,8 @@ def to_text(name: Any) -> Any:
         return to_path(name)
     if name.startswith("file:"):
         raise ValueError(f"{name[:60]!r} is a file of this machine: leave out file://")
+    if name.startswith("opus:") and not _OPUS.fullmatch(name):
+        raise ValueError(f"{shown(name)} is not a corpus of OPUS with its version, such as opus:Books/v1")
     if not name.isprintable():
         raise ValueError(f"{shown(name)} is not an address: it has characters that no address has")
     return Address(name)

@@ -209,7 +209,9 @@ class FilesOptions(_SourceOptions):
     valid_tgt: Texts | None = Field(None, description="target side of the validation text")
     test_src: Texts | None = Field(None, description="source side of the test text")
     test_tgt: Texts | None = Field(None, description="target side of the test text")
-    train: Texts | None = Field(None, description="both sides of the training text")
+    train: Texts | None = Field(
+        None, description="both sides of the training text; a corpus of OPUS by name: opus:Books/v1"
+    )
     valid: Texts | None = Field(None, description="both sides of the validation text")
     test: Texts | None = Field(None, description="both sides of the test text")
     valid_size: Count = Field(0, description="training pairs held out for validation")

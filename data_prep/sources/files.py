@@ -46,11 +46,12 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
     if options.src_lang == options.tgt_lang:
         raise UserError(f"--src-lang and --tgt-lang are both {options.src_lang!r}; a corpus needs two languages")
     find = Finder(options.cache_dir, progress or Progress(), offline=options.offline)
+    languages = (options.src_lang, options.tgt_lang)
     inputs: list[InputFile] = []
     splits: dict[str, Stream] = {}
     for name, split in _files_by_split(options).items():
         streams: list[Stream] = []
-        for texts in _unpacked(find.groups(split.sides()), name, options):
+        for texts in _unpacked(find.groups(split.sides(), languages), name, options):
             split.check(texts)
             stats: Stats = {}
             inputs += [identify(text, stats) for text in texts]

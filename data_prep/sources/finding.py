@@ -30,13 +30,15 @@ class Finder:
         """Look for files here, and for downloads in the folder ``cache``; None is the default one."""
         self._cache, self._progress, self._offline = cache, progress, offline
 
-    def groups(self, sides: Sequence[Names]) -> list[tuple[Text, ...]]:
+    def groups(self, sides: Sequence[Names], languages: tuple[str, str]) -> list[tuple[Text, ...]]:
         """The texts of all sides, with those that translate each other beside each other.
+
+        One side holds both ``languages``.
 
         Raises:
             DataError: A pattern fits no file, or the sides have different numbers of files.
         """
-        found = [self.texts(side) for side in sides]
+        found = [self.texts(side, languages if len(sides) == 1 else None) for side in sides]
         if len({len(texts) for texts in found}) > 1:
             counts = " and ".join(
                 f"{' '.join(map(str, names))} {len(t)}" for names, t in zip(sides, found, strict=True)
@@ -46,19 +48,23 @@ class Finder:
             )
         return list(zip(*found, strict=True))
 
-    def texts(self, names: Names) -> list[Text]:
+    def texts(self, names: Names, languages: tuple[str, str] | None = None) -> list[Text]:
         """The texts that names, patterns such as ``part-*.en.gz`` and addresses stand for.
 
+        With ``languages`` they may be corpora of OPUS, which hold both.
+
         Raises:
+            UserError: A corpus of OPUS is not wanted here.
             DataError: A pattern fits no file, or a file cannot be downloaded.
         """
-        return [text for name in names for text in self._texts(name)]
+        return [text for name in names for text in self._texts(name, languages)]
 
-    def _texts(self, name: Path | Address) -> list[Text]:
+    def _texts(self, name: Path | Address, languages: tuple[str, str] | None) -> list[Text]:
         if isinstance(name, Path):
             return [local_text(path) for path in _matches(name)]
-        from data_prep.sources.remote import default_cache, fetch_texts
+        from data_prep.sources.remote import default_cache, fetch_texts, named_file
 
+        name = named_file(name, languages)
         return fetch_texts(name, self._cache or default_cache(), self._progress, offline=self._offline)
 
 

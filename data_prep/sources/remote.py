@@ -11,6 +11,7 @@ import glob
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from data_prep.recipe.names import Address
 from data_prep.sources.texts import SEPARATOR, Text
 from dstransformer.errors import DataError, DstError, UserError, shown, without_secrets
 from dstransformer.io.files import is_plain_name, replacing, storage_errors, sync
+from dstransformer.io.languages import short_tag
 from dstransformer.io.progress import Advance, Progress
 
 #: Keys of fsspec's file information that tell versions of a file apart.
@@ -34,10 +36,36 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 _HTTP = ("http://", "https://")
 
+#: The server of OPUS, unless ``DST_OPUS`` names a mirror.
+_OPUS = "https://object.pouta.csc.fi"
+
 
 def default_cache() -> Path:
     """The folder of copies, unless the user names one."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dstransformer")
+
+
+def named_file(name: Address, languages: tuple[str, str] | None) -> Address:
+    """The address of the Moses archive that ``opus:CORPUS/VERSION`` stands for. Other addresses stay what they are.
+
+    Raises:
+        UserError: One language is wanted, and an archive of OPUS has two; or ``DST_OPUS`` is not an address.
+    """
+    if not name.url.startswith("opus:"):
+        return name
+    if languages is None:
+        raise UserError(f"{name} holds both sides: give it as --train, --valid or --test of --source files")
+    server = os.environ.get("DST_OPUS") or _OPUS
+    if "://" not in server:
+        raise UserError(f"DST_OPUS={shown(server, quote=False)} is not an address such as {_OPUS}")
+    pair = "-".join(sorted(map(_opus_code, languages)))
+    return Address(f"{server.rstrip('/')}/OPUS-{name.url.removeprefix('opus:')}/moses/{pair}.txt.zip")
+
+
+def _opus_code(code: str) -> str:
+    """A language as OPUS writes it: ``de`` for ``deu``, ``pt_BR`` for ``pt-BR``."""
+    own = code if len(re.split("[-_]", code)[0]) == 2 else short_tag(code) or code
+    return own.replace("-", "_")
 
 
 def fetch_texts(address: Address, cache: Path, progress: Progress, *, offline: bool = False) -> list[Text]:
@@ -194,6 +222,8 @@ def _transfer(url: str) -> Iterator[None]:
         advice = "check the address and the network, then give the same command again"
         if url.startswith("s3:"):
             advice = "check the address and AWS_ACCESS_KEY_ID, or set FSSPEC_S3_ANON=true for a public bucket"
+        if "/OPUS-" in url:
+            advice = "check the network, and the corpus, its version and languages at https://opus.nlpl.eu"
         raise DataError(f"cannot download {without_secrets(url)} ({_reason(error)}): {advice}") from None
 
 

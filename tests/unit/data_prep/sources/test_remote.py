@@ -8,6 +8,7 @@ import http.server
 import io
 import tarfile
 import threading
+import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,6 +163,47 @@ def test_a_member_of_an_archive_on_a_server(tmp_path: Path, server: Server) -> N
     with pytest.raises(DataError, match=rf"{archive} has no member 'a/x\.fr'; did you mean"):
         read(src=f"{archive}::a/x.fr", tgt=f"{archive}::a/x.de")
     assert split_member("http://[::1]:80/x.tgz::a::b") == ("http://[::1]:80/x.tgz", "a::b")
+
+
+def test_a_corpus_of_opus_is_downloaded_by_name(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DST_OPUS", server.address)
+    sides = [(tmp_path / "www" / f"x.{side}").read_text() for side in ("en", "de")]
+    for name, (src, tgt) in (("Books", ("en", "de")), ("GNOME", ("pt_BR", "en"))):
+        pair = "-".join(sorted((src, tgt)))
+        archive = tmp_path / "www" / f"OPUS-{name}" / "v1" / "moses" / f"{pair}.txt.zip"
+        archive.parent.mkdir(parents=True)
+        with zipfile.ZipFile(archive, "w") as file:
+            for side, text in zip((src, tgt), sides, strict=True):
+                file.writestr(f"{name}.{pair}.{side}", text)
+    english, german = (text.splitlines() for text in sides)
+    pairs = list(zip(english, german, strict=True))
+    assert read(train="opus:Books/v1") == read(train="opus:Books/v1", src_lang="eng", tgt_lang="deu") == pairs
+    assert read(train="opus:GNOME/v1", src_lang="pt-BR", tgt_lang="en") == pairs
+    assert server.requests.count("/OPUS-Books/v1/moses/de-en.txt.zip") == 1
+    server.requests.clear()
+    assert build(*GIVEN, "--train", "opus:Books/v1", "--offline", "--out", tmp_path / "c") == 0
+    assert server.requests == []
+    manifest = Corpus.open(tmp_path / "c").manifest
+    assert manifest.options["train"] == "opus:Books/v1"
+    assert manifest.sources[0].inputs[0].name == f"{server.address}/OPUS-Books/v1/moses/de-en.txt.zip::Books.de-en.en"
+
+    capsys.readouterr()
+    for given, message in (
+        (["--train", "opus:Bks/v1"], "OPUS-Bks/v1/moses/de-en.txt.zip (404 File not found): check the network, and"),
+        (["--train", "opus:Books"], "'opus:Books' is not a corpus of OPUS with its version, such as opus:Books/v1"),
+        (["--train", "opus:../v1"], "'opus:../v1' is not a corpus of OPUS"),
+        (["--src", "opus:Books/v1", "--tgt", "x.de"], "opus:Books/v1 holds both sides: give it as --train"),
+    ):
+        assert message in refuses(capsys, build(*GIVEN, *given, "--out", tmp_path / "d"))
+    monkeypatch.setenv("DST_OPUS", "mirror")
+    with pytest.raises(UserError, match="DST_OPUS=mirror is not an address such as https://object"):
+        read(train="opus:Books/v1")
+    monkeypatch.delenv("DST_OPUS")
+    archive_of_opus = r"https://object\.pouta\.csc\.fi/OPUS-TED2020/v1/moses/de-en\.txt\.zip"
+    with pytest.raises(DataError, match=f"^{archive_of_opus} is not in the cache"):
+        read(train="opus:TED2020/v1", offline=True)
 
 
 @pytest.mark.parametrize(("path", "message"), [
