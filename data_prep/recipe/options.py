@@ -271,7 +271,7 @@ class HubOptions(_SourceOptions):
     tgt_lang: Language = Field(description="language code of the target side, for example de")
     splits: Annotated[str, AfterValidator(_check_hub_splits), Placeholder("HOW")] = Field(
         "train,validation,test",
-        description="its splits for training, validation and test; the last ones may be missing",
+        description="its splits for training, validation and test; of these names the last ones may be missing",
     )
     columns: Annotated[str, AfterValidator(_check_columns), Placeholder("NAMES")] | None = Field(
         None,

@@ -9,24 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_prep.recipe.options import HUB_SPLITS, HubOptions, Wmt14Options, printable_name
+from data_prep.recipe.options import HUB_SPLITS, HubOptions, printable_name
 from data_prep.sources import Source
-from data_prep.sources.finding import Stats, read_unchanged
+from data_prep.sources.finding import read_unchanged
 from data_prep.sources.records import pairs_of_table
 from dstransformer.data import InputFile, SourceInfo
 from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.io.files import file_sha256
 from dstransformer.io.progress import is_quiet
 
-BATCH_ROWS = 10_000
-
-
-def prepare_datasets(options: HubOptions | Wmt14Options) -> None:
-    """Set the variables that ``datasets`` reads when it is imported."""
-    if is_quiet() or not sys.stderr.isatty():
-        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    if options.offline:
-        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+_BATCH_ROWS = 10_000
 
 
 def open_hub(options: HubOptions) -> Source:
@@ -35,25 +27,22 @@ def open_hub(options: HubOptions) -> Source:
     Raises:
         DataError: The data set is neither on the hub nor in the cache, or lacks the subset or a split.
     """
-    prepare_datasets(options)
     builder = _open_builder(options)
     names = dict(zip(HUB_SPLITS, options.splits.split(","), strict=False))
     has = [str(name) for name in builder.config.data_files or builder.info.splits or ()]
-    default = HubOptions.model_fields["splits"].default
-    missing = [
-        name for split, name in names.items() if name not in has and (split == "train" or options.splits != default)
-    ]
-    if missing:
-        raise DataError(
-            f"{_where(options)} has no split {shown(missing[0])}; it has {', '.join(has)}: name them by --splits"
-        )
+    needed = names.values() if "splits" in options.model_fields_set else [names["train"]]
+    if missing := [name for name in needed if name not in has]:
+        advice = "complete the copy, or name them by --splits" if options.hub_path else "name them by --splits"
+        raise DataError(f"{_where(options)} has no split {shown(missing[0])}; it has {', '.join(has)}: {advice}")
     for split, size in (("validation", options.valid_size), ("test", options.test_size)):
         if size and split in names and names[split] in has:
             raise UserError(
                 f"{_where(options)} has the split {names[split]!r} for {split}: leave it out of --splits, or hold no "
                 "pairs out of the training text"
             )
-    stats = _local_files(builder) if options.hub_path else {}
+    files = builder.config.data_files if options.hub_path else {}
+    paths = [Path(str(file)) for name in names.values() if name in files for file in files[name]]
+    stats = {path: path.stat() for path in paths}
     inputs = tuple(
         InputFile(name=printable_name(path), sha256=file_sha256(path), size=found.st_size)
         for path, found in stats.items()
@@ -68,6 +57,10 @@ def open_hub(options: HubOptions) -> Source:
 
 
 def _open_builder(options: HubOptions) -> Any:
+    if is_quiet() or not sys.stderr.isatty():  # `datasets` reads these variables when it is imported
+        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    if options.offline:
+        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     from datasets import load_dataset_builder
 
     place = str(options.hub_path or options.name)
@@ -81,15 +74,10 @@ def _open_builder(options: HubOptions) -> Any:
         raise _unavailable(options, error) from None
 
 
-def _local_files(builder: Any) -> Stats:
-    files = sorted({Path(str(file)) for each in builder.config.data_files.values() for file in each})
-    return {path: path.stat() for path in files}
-
-
 def _stream(builder: Any, options: HubOptions, split: str) -> Iterator[pa.Table]:
     where, first = f"{_where(options)}, {split}", 0
     try:
-        for table in open_split(builder, split, streamed=options.hub_path is not None).iter(batch_size=BATCH_ROWS):
+        for table in _open_split(builder, split, streamed=options.hub_path is not None).iter(batch_size=_BATCH_ROWS):
             yield pairs_of_table(_chosen(table, options, where), options.src_lang, options.tgt_lang, where, first)
             first += table.num_rows
     except (DstError, GeneratorExit):
@@ -98,7 +86,7 @@ def _stream(builder: Any, options: HubOptions, split: str) -> Iterator[pa.Table]
         raise _unavailable(options, error) from None
 
 
-def open_split(builder: Any, split: str, *, streamed: bool) -> Any:
+def _open_split(builder: Any, split: str, *, streamed: bool) -> Any:
     """The tables of a split: of a local copy, or of what is downloaded into the cache."""
     if streamed:
         return builder.as_streaming_dataset(split=split).with_format("arrow")
@@ -130,6 +118,6 @@ def _where(options: HubOptions) -> str:
 def _unavailable(options: HubOptions, error: Exception) -> DataError:
     reason = shown(next(iter(str(error).splitlines()), "") or type(error).__name__, quote=False, limit=300)
     return DataError(
-        f"cannot read {_where(options)} ({reason}): check --name, --subset and the network, point --cache-dir at a "
+        f"cannot read {_where(options)} ({reason}): check its name, its subset and the network, point --cache-dir at a "
         "filled cache, or give a local copy with --hub-path"
     )

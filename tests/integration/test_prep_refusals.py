@@ -98,5 +98,5 @@ def test_wmt14_offline_without_a_cache(tmp_path: Path) -> None:
     command += ["--cache-dir", str(tmp_path / "cache"), "--out", str(tmp_path / "corpus")]
     finished = run_command(command)
     assert finished.returncode == 2
-    assert finished.stderr.splitlines()[-1].startswith("dst-prep: error: cannot get wmt/wmt14 (")
+    assert finished.stderr.splitlines()[-1].startswith("dst-prep: error: cannot read wmt/wmt14 de-en (")
     assert not (tmp_path / "corpus").exists()

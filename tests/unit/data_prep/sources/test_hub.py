@@ -90,11 +90,11 @@ def test_layouts_of_the_hub_are_read(tmp_path: Path, make: Any, more: dict[str, 
 
 
 @pytest.mark.parametrize(("make", "more", "message"), [
-    (translations, {"splits": "train,dev"}, r"data has no split 'dev'; it has train, validation, test: name them by"),
+    (translations, {"splits": "train,dev"}, r"data has no split 'dev'; it has train, validation, test: complete the"),
     (columns, {"columns": "en,de"}, r"data, train has no column 'en'; it has id, sentence_en, sentence_de: name"),
     (columns, {"columns": "sentence_en"}, "column 'sentence_en' holds no object with two languages"),
     (columns, {}, r"data, train has no column 'en'; it has id, sentence_en, sentence_de: correct --src-lang"),
-    (configured, {"subset": "fr-en"}, r"cannot read .*data fr-en \(BuilderConfig 'fr-en' not found.*: check --name"),
+    (configured, {"subset": "fr-en"}, r"cannot read .*data fr-en \(BuilderConfig 'fr-en' not found.*: check its name"),
     (lambda folder: folder, {}, "--hub-path .*data is not a folder"),
     (lines, {"valid_size": 2}, "has the split 'validation' for validation: leave it out of --splits"),
 ])  # fmt: skip
@@ -105,7 +105,7 @@ def test_what_a_data_set_lacks_is_one_line(tmp_path: Path, make: Any, more: dict
 
 
 def test_without_the_hub_the_error_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read me/pairs \(.*\): check --name, --subset and the network"):
+    with pytest.raises(DataError, match=r"cannot read me/pairs \(.*\): check its name, its subset and the network"):
         open_source(options(tmp_path).model_copy(update={"hub_path": None, "offline": True, "cache_dir": tmp_path}))
 
 
@@ -115,38 +115,11 @@ def test_a_corpus_is_built_with_held_out_pairs_and_records_its_files(tmp_path: P
     data.mkdir()
     text = [{"en": f"the word {n} is number {n * 7}", "de": f"das Wort {n} ist Nummer {n * 7}"} for n in range(300)]
     (data / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in text))
-    given = [
-        "build",
-        "--source",
-        "hub",
-        "--name",
-        "me/pairs",
-        "--hub-path",
-        str(data),
-        "--src-lang",
-        "en",
-        "--tgt-lang",
-        "de",
-    ]
-    out = tmp_path / "corpus"
-    assert (
-        main(
-            [
-                *given,
-                "--splits",
-                "train",
-                "--valid-size",
-                "20",
-                "--vocab-size",
-                "330",
-                "--workers",
-                "1",
-                "--out",
-                str(out),
-            ]
-        )
-        == 0
+    given = (
+        f"build --source hub --name me/pairs --hub-path {data} --src-lang en --tgt-lang de --splits train --workers 1"
     )
+    out = tmp_path / "corpus"
+    assert main([*given.split(), "--valid-size", "20", "--vocab-size", "330", "--out", str(out)]) == 0
     manifest = Corpus.open(out).manifest
     assert (manifest.splits["train"].pairs, manifest.splits["validation"].pairs) == (280, 20)
     assert [file.name for file in manifest.sources[0].inputs] == ["train.jsonl"]
