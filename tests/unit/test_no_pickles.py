@@ -1,4 +1,4 @@
-"""No file that this package reads can run code: nothing unpickles one."""
+"""No file that this package reads can run code: nothing unpickles one, except weights and nothing else."""
 
 from __future__ import annotations
 
