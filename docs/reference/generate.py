@@ -230,6 +230,8 @@ letters needs `sr_Latn` |
 characters (Chinese, Japanese) or 5, an estimate |
 | `--long split` | sentences that end in `{spaced}` before a space, or in `{unspaced}` | Thai and Lao mark no ends: \
 such a text stays whole. Greek questions (`;`) are not ends |
+| `--split` | the languages of sentencex, some 300, by the rules and abbreviations of each | English ones; Thai and \
+Lao text is divided at `.!?` only |
 | `training.augment`, changes of case | scripts with capital letters; Turkish and Azerbaijani `i` and `ı` | no \
 effect in other scripts |
 | `training.augment`, typos | keyboards QWERTY and Russian | letters of others are swapped, dropped and doubled only |

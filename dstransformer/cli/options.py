@@ -278,7 +278,8 @@ def decode_lines(
     if processes.world_size > 1:
         _assign_device(options, processes)
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
-    with reporting("lines", bar=bar and processes.rank == 0) as progress:
+    unit = "sentences" if request is not None and request.split else "lines"
+    with reporting(unit, bar=bar and processes.rank == 0) as progress:
         if in_parts:
             shown = progress if processes.rank == 0 else None
             translate_in_parts(

@@ -81,6 +81,11 @@ def add_parser(commands: Commands) -> None:
         "--alignments", type=file, metavar="FILE", help="also write the word alignments of the outputs, such as 0-0 1-2"
     )
     _ADDED.add_options(parser)
+    parser.add_argument(
+        "--split",
+        action="store_true",
+        help="lines are texts of several sentences: divide them, translate these, and keep spaces and line ends",
+    )
     parser.add_argument("--interactive", action="store_true", help="prompt for sentences, and show scores")
     parser.add_argument(
         "--engine",
@@ -177,6 +182,7 @@ def _read_request(options: argparse.Namespace) -> Request:
         format=options.format,
         tag=options.tag,
         distinct=options.distinct,
+        split=options.split,
     )
 
 

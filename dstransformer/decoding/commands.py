@@ -101,7 +101,7 @@ def translate_files(
     inputs = [*_inputs(file), *([] if request.prefix_file is None else [request.prefix_file])]
     outputs_to = [output, *([] if alignments is None else [alignments])]
     with writing_files(outputs_to, overwrite=overwrite, inputs=inputs) as (write, *write_links):
-        lines = _iter_input(file)
+        lines = _iter_input(file, ends=request.keeps_ends)
         translator = load()
         began = time.perf_counter()
         prefixes = request.iter_prefixes()
@@ -111,7 +111,7 @@ def translate_files(
             tokens += sum(len(one.tokens) for one in found)
             outputs = request.choose(found)
             for text in request.render(count, line, outputs):
-                write(text)
+                write(text, "" if request.keeps_ends else "\n")
             for write_line in write_links:
                 for one in outputs:
                     write_line(format_links(one.alignment or ()))
@@ -145,15 +145,15 @@ def _inputs(file: str | None) -> list[str | int]:
         return []
 
 
-def _iter_input(file: str | None) -> Iterator[str | None]:
+def _iter_input(file: str | None, *, ends: bool) -> Iterator[str | None]:
     if file is not None and file != "-":
-        lines = iter_lines(file)
+        lines = iter_lines(file, ends=ends)
         return chain([next(lines)], lines)  # a file that cannot be read fails before the model is loaded
     if sys.stdin is None:
         raise DataError("standard input is closed: name a FILE to translate")
     if sys.stdin.isatty():
         note("dst: type one sentence per line; Ctrl-D ends")
-    return iter_arriving(sys.stdin.fileno(), "standard input")
+    return iter_arriving(sys.stdin.fileno(), "standard input", ends=ends)
 
 
 #: The command-line option of each setting that has one.

@@ -14,6 +14,7 @@ from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.texts import Output
 from dstransformer.errors import ConfigError
+from dstransformer.io.requirements import check_installed
 from dstransformer.io.text import iter_lines
 
 logger = logging.getLogger(__name__)
@@ -38,9 +39,12 @@ class Request:
         tag: Stands before the output of each pair (Caswell et al., 2019).
         distinct: Of outputs with the same text (other pieces, the same words) only the first is kept, so that there may
             be fewer than ``n_best``.
+        split: The lines are texts of several sentences, which are translated one by one.
 
     Raises:
-        ConfigError: A tag without pairs, or one with spaces; two prefixes; or distinct ones of one output.
+        ConfigError: A tag without pairs, or one with spaces; two prefixes; distinct ones of one output; or several
+            outputs or prefixes of texts.
+        UserError: The package that divides texts is not installed.
     """
 
     n_best: int = 1
@@ -50,12 +54,17 @@ class Request:
     format: Format = "text"
     tag: str = ""
     distinct: bool = False
+    split: bool = False
 
     def __post_init__(self) -> None:
         if self.distinct and self.n_best == 1:
             raise ConfigError("--distinct is for lists of several outputs: add --n-best N")
         if self.prefix and self.prefix_file:
             raise ConfigError("--prefix and --prefix-file do not go together: give one")
+        if self.split:
+            check_installed("sentencex")
+            if self.n_best > 1 or self.prefix or self.prefix_file:
+                raise ConfigError("--split takes the best output of each sentence: leave out --n-best and prefixes")
         if self.tag and self.format != "pairs":
             raise ConfigError("--tag stands before the output of each pair: add --format pairs")
         if self.tag.split() != [self.tag][: len(self.tag)]:
@@ -63,7 +72,13 @@ class Request:
 
     def arguments(self) -> dict[str, Any]:
         """What to ask a decoder for; see :meth:`TextDecoder.search`."""
-        return {"n_best": self.n_best} | ({} if self.sampling is None else {"sampling": self.sampling})
+        asked = {"sampling": self.sampling, "split": self.split}
+        return {"n_best": self.n_best} | {name: value for name, value in asked.items() if value}
+
+    @property
+    def keeps_ends(self) -> bool:
+        """Whether lines are read and written with their ends."""
+        return self.split and self.format == "text"
 
     def iter_prefixes(self) -> Iterator[str] | None:
         """The prefix of each line; None if there are none.

@@ -191,7 +191,7 @@ def _make_parts(
     processes = folder.processes
     prefixes = request.iter_prefixes()
     count = 0
-    for number, (first, lines) in enumerate(job.iter_parts(folder.text)):
+    for number, (first, lines) in enumerate(job.iter_parts(folder.text, ends=request.keeps_ends)):
         count += len(lines)
         asked = request.arguments()
         if prefixes is not None:
@@ -227,7 +227,8 @@ def _write_part(path: Path, request: Request, first: int, lines: list[str], foun
         for number, (line, outputs) in enumerate(zip(lines, found, strict=True), first)
         for text in request.render(number, line, request.choose(outputs))
     ]
-    replace_file(path, "".join(f"{text}\n" for text in rendered))
+    end = "" if request.keeps_ends else "\n"
+    replace_file(path, "".join(f"{text}{end}" for text in rendered))
 
 
 def _join(folder: _PartsFolder, parts: int, *, overwrite: bool) -> None:
@@ -246,8 +247,7 @@ def _join(folder: _PartsFolder, parts: int, *, overwrite: bool) -> None:
         missing = [path for path in missing if not path.exists()]
     with writing_lines(folder.output, overwrite=overwrite, inputs=folder.inputs) as write:
         for path in paths:
-            for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n"):
-                write(line)
+            write(path.read_bytes().decode(), "")
     folder.clear()
 
 
@@ -318,9 +318,9 @@ class _Job:
             raise DataError(f"{changed} has changed since {folder.path} was begun: remove {folder.path} to begin again")
         return found
 
-    def iter_parts(self, file: str) -> Iterator[tuple[int, list[str]]]:
+    def iter_parts(self, file: str, *, ends: bool) -> Iterator[tuple[int, list[str]]]:
         """The number of the first line and the lines of each part."""
-        lines = iter_lines(file)
+        lines = iter_lines(file, ends=ends)
         first = 1
         while part := list(islice(lines, self.part_lines)):
             yield first, part

@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from dstransformer.data import Tokenizer
 from dstransformer.data.alignment import Link, words_before
+from dstransformer.data.sentences import NO_SPACE_FOLLOWS, with_spaces
 from dstransformer.io.languages import SPACED_ENDS, UNSPACED_ENDS
 
 logger = logging.getLogger(__name__)
 
 #: Lines of a stream that are held at a time: enough to sort them into batches of similar length.
 BUFFER_LINES = 4096
-
-#: A text after which Chinese and Japanese have no space: it ends with kana, an ideograph or their punctuation.
-_NO_SPACE_FOLLOWS = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef][”’]*$")
 
 _CLOSING = "\"'”’»)\\]」』）"
 
@@ -34,7 +32,7 @@ class Output(NamedTuple):
     """One output of a sentence.
 
     Attributes:
-        text: Detokenised, on one line; a tree, if the model is a parser.
+        text: Detokenised, on one line unless texts are split; a tree, if the model is a parser.
         score: See :class:`Hypothesis`.
         log_probability: See :class:`Hypothesis`.
         tokens: See :class:`Hypothesis`.
@@ -153,26 +151,50 @@ def _sentence_spans(text: str) -> list[tuple[int, int]]:
     return [span for span in spans if text[slice(*span)].strip()] or [(0, len(text))]
 
 
-def join_outputs(outputs: Sequence[list[Output]], owners: Sequence[int]) -> list[list[Output]]:
+def join_outputs(
+    outputs: Sequence[list[Output]], owners: Sequence[int], sources: tuple[Sequence[str], Sequence[str]] | None = None
+) -> list[list[Output]]:
     """Join the best outputs of the parts of each text; scores and log-probabilities are the sums.
 
     The texts are joined by a space, or by nothing where Chinese and Japanese have none: the target may have spaces
     where the source has none, and the reverse. Alignments count the words of the whole target.
+
+    Args:
+        outputs: The outputs of each part.
+        owners: The index of the text of each part.
+        sources: The texts and all their parts, if the outputs are to have what is before, between and after these.
     """
     joined = []
-    for _, group in groupby(zip(owners, outputs, strict=True), key=lambda pair: pair[0]):
+    sentences = iter(() if sources is None else sources[1])
+    for owner, group in groupby(zip(owners, outputs, strict=True), key=lambda pair: pair[0]):
         best = [found[0] for _, found in group]
+        texts = [one.text for one in best]
+        chunks = (
+            _spaced(texts)
+            if sources is None
+            else with_spaces(sources[0][owner], [*islice(sentences, len(best))], texts)
+        )
         text = ""
         links: list[Link] | None = []
-        for one in best:
-            text += " " if text and one.text and not _NO_SPACE_FOLLOWS.search(text) else ""
+        for one, chunk in zip(best, chunks, strict=False):
             if one.alignment is None or links is None:
                 links = None
             elif one.text:
-                before = words_before(text, one.text)
+                before = words_before(text, chunk)
                 links += [(src, tgt + before) for src, tgt in one.alignment]
-            text += one.text
+            text += chunk
         score, log_probability = sum(one.score for one in best), sum(one.log_probability for one in best)
         tokens = [token for one in best for token in one.tokens]
-        joined.append([Output(text, score, log_probability, tokens, None if links is None else sorted(set(links)))])
+        links = None if links is None else sorted(set(links))
+        joined.append([Output("".join(chunks), score, log_probability, tokens, links)])
     return joined
+
+
+def _spaced(texts: Sequence[str]) -> list[str]:
+    """Each text with the space before it, if there is one."""
+    chunks = []
+    before = ""
+    for text in texts:
+        chunks.append(f" {text}" if before and text and not NO_SPACE_FOLLOWS.search(before) else text)
+        before = text or before
+    return chunks

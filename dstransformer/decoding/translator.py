@@ -15,6 +15,7 @@ from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.data import Tokenizer
 from dstransformer.data.alignment import words_before, words_of_pieces
 from dstransformer.data.directions import Tags
+from dstransformer.data.sentences import split_sentences
 from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.aligner import Aligner, Pieces
 from dstransformer.decoding.beam import Hypothesis
@@ -147,14 +148,15 @@ class TextDecoder(ABC):
                 done += len(held)
                 held = []
 
-    def _check_n_best(self, n_best: int, *, drawn: bool = False, prefixed: bool = False) -> None:
+    def _check_n_best(self, n_best: int, *, drawn: bool = False, prefixed: bool = False, split: bool = False) -> None:
         beam = self.settings.beam_size
         if type(n_best) is not int:
             raise ConfigError(f"n_best is {shown(n_best)}: give a whole number")
         if n_best < 1 or (n_best > beam and not drawn):
             raise ConfigError(f"--n-best {n_best}: must be from 1 to the beam size, {beam}: raise --beam")
-        if self.settings.long_inputs == "split" and (n_best > 1 or prefixed):
-            raise ConfigError("--long split takes the best output of each part: leave out --n-best and prefixes")
+        if (split or self.settings.long_inputs == "split") and (n_best > 1 or prefixed):
+            option = "--split" if split else "--long split"
+            raise ConfigError(f"{option} takes the best output of each part: leave out --n-best and prefixes")
 
 
 class _Part(NamedTuple):
@@ -210,9 +212,11 @@ class Translator(TextDecoder):
     Attributes:
         tags: What tells the directions of a model of several apart; None where sentences are taken as they are.
         is_guided: Whether an attention head of the model was trained on alignments.
+        src_lang: Code of the source language, if there is one and it is known.
     """
 
     tags: Tags | None = None
+    src_lang: str | None = None
     is_guided: bool = False
     _has_warned: bool = False
 
@@ -227,6 +231,7 @@ class Translator(TextDecoder):
         translator = cls(engine, opened.tokenizer, settings)
         translator.tags = Tags(opened.directions) if opened.directions else None
         translator.is_guided = opened.is_guided
+        translator.src_lang = opened.src_lang
         return translator
 
     def describe(self) -> dict[str, Any]:
@@ -253,6 +258,7 @@ class Translator(TextDecoder):
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
         alignments: bool = False,
+        split: bool = False,
         progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
@@ -265,21 +271,24 @@ class Translator(TextDecoder):
                 whole piece, because it is encoded separately.
             sampling: Draw the outputs instead of searching for the best; they are in the order of drawing.
             alignments: Find the :attr:`Output.alignment` of each output.
+            split: The sentences are texts of several: divide them, and join the outputs with the spaces and line ends
+                of the texts.
             progress: Called after each batch with the number of its sentences.
             first: Number of the first sentence in warnings and errors, and for the random numbers of sampling.
 
         Raises:
-            ConfigError: ``n_best`` is more than the beam; long inputs are split, and n_best or prefixes are given; or
-                the engine can neither sample nor align.
+            ConfigError: ``n_best`` is more than the beam; inputs are split, and n_best or prefixes are given; or the
+                engine can neither sample nor align.
+            UserError: The package that divides texts is not installed.
             DataError: A sentence or its prefix is longer than memory allows; or without a limit, than the positions
                 that the model has learned.
         """
-        self._check_n_best(n_best, drawn=sampling is not None, prefixed=prefixes is not None)
+        self._check_n_best(n_best, drawn=sampling is not None, prefixed=prefixes is not None, split=split)
         if sampling is not None and not isinstance(self.engine, TorchEngine):
             raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
         aligner = self._build_aligner() if alignments else None
         texts = check_strings("sentences", sentences)
-        parts = self._divide(texts, first)
+        parts, whole = self._divide(texts, first, split=split)
         src = self.tokenizer.src.encode([part.begin + part.text for part in parts])
         found = self.search_ids(
             src,
@@ -292,33 +301,38 @@ class Translator(TextDecoder):
         outputs = self._outputs(found)
         if aligner is not None:
             outputs = self._align(aligner, parts, src, outputs)
-        if len(outputs) > len(texts):
-            outputs = join_outputs(outputs, [part.owner for part in parts])
+        if split or len(outputs) > len(texts):
+            owners = [part.owner for part in parts]
+            outputs = join_outputs(outputs, owners, (whole, [part.text for part in parts]) if split else None)
         return outputs
 
-    def _divide(self, sentences: Sequence[str], first: int) -> list[_Part]:
-        """The sentences with their tags; or their parts, if long ones are split."""
+    def _divide(self, sentences: Sequence[str], first: int, *, split: bool) -> tuple[list[_Part], Sequence[str]]:
+        """The sentences with their tags, or their parts, if they or long ones are split; and those without tags."""
         texts, owners, limit = list(sentences), list(range(len(sentences))), self.max_input_tokens
         begins = [""] * len(texts)
         are_split = self.settings.long_inputs == "split"
         if self.tags is not None:
             begins, texts = self.tags.split(sentences, first)
-        elif are_split:
+        elif split or are_split:
             begins, texts = split_symbols(texts, self.tokenizer.src)
         numbers = [
             words_before(sentence[: len(sentence) - len(text)], text)
             for sentence, text in zip(sentences, texts, strict=True)
         ]
-        if are_split:
+        whole = texts
+        if split:
+            texts, owners = split_sentences(whole, self.src_lang)
+        elif are_split:
             limits = [max(1, limit - 1) if limit and begin else limit for begin in begins]  # the tag is a token
-            whole = texts
             texts, owners = split_long(whole, self.tokenizer.src.encode(whole), limits, self.tokenizer.src)
+        if split or are_split:
             firsts = first_words(whole, texts, owners)
             numbers = [numbers[owner] + number for owner, number in zip(owners, firsts, strict=True)]
-        return [
+        parts = [
             _Part(owner, begins[owner], text, number)
             for owner, text, number in zip(owners, texts, numbers, strict=True)
         ]
+        return parts, whole
 
     def _build_aligner(self) -> Aligner:
         """What aligns the outputs.

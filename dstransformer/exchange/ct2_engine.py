@@ -160,6 +160,7 @@ def _open_export(
     engine = CT2Engine(loaded, tokenizer, export.positions, unused, identity, shortlist=shortlisted)
     translator = Translator(engine, tokenizer, settings)
     translator.tags = tags
+    translator.src_lang = export.src_lang
     return translator
 
 

@@ -34,37 +34,38 @@ PAUSE = 0.2
 MAX_WAIT = 1.0
 
 
-def iter_lines(path: str | Path) -> Iterator[str]:
-    """Iterate over the lines of a file, without line ends; see :func:`iter_text`.
+def iter_lines(path: str | Path, *, ends: bool = False) -> Iterator[str]:
+    """Iterate over the lines of a file; see :func:`iter_text`.
 
     Raises:
         DataError: The file cannot be read, is empty, or is not text.
     """
     try:
         with Path(path).open("rb") as file:
-            yield from iter_text(file, str(path))
+            yield from iter_text(file, str(path), ends=ends)
     except OSError as error:
         if str(path) == "-":
             raise DataError("standard input is not read here: name a file") from None
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def iter_text(file: BufferedReader, name: str) -> Iterator[str]:
+def iter_text(file: BufferedReader, name: str, *, ends: bool = False) -> Iterator[str]:
     """Iterate over the lines of an open file; errors call the file ``name``.
 
-    A line ends with LF or CR LF, which the last line may lack. A byte order mark at the start is dropped.
+    A line ends with LF or CR LF, which the last line may lack; ``ends`` keeps them. A byte order mark at the start is
+    dropped.
 
     Raises:
         DataError: The file is empty, holds bytes that are not UTF-8, or its compressed data are damaged. The message
             names the line.
     """
     lines = decompressed(file)
-    for line in _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name):
+    for line in _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name, ends):
         if line is not None:
             yield line
 
 
-def iter_arriving(descriptor: int, name: str) -> Iterator[str | None]:
+def iter_arriving(descriptor: int, name: str, *, ends: bool = False) -> Iterator[str | None]:
     """Iterate over the lines of an open pipe, file or terminal as :func:`iter_text` does, with None at each pause.
 
     A pause is :data:`PAUSE` seconds without another line, or :data:`MAX_WAIT` seconds of waiting since the first line
@@ -74,7 +75,7 @@ def iter_arriving(descriptor: int, name: str) -> Iterator[str | None]:
         DataError: The input is empty, holds bytes that are not UTF-8, or its compressed data are damaged.
     """
     try:
-        yield from _decoded(_arriving(descriptor), name)
+        yield from _decoded(_arriving(descriptor), name, ends)
     except OSError as error:
         raise DataError(f"cannot read {name}: {error.strerror or error}") from None
 
@@ -113,7 +114,7 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
             return
 
 
-def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
+def _decoded(lines: Iterable[bytes | None], name: str, ends: bool) -> Iterator[str | None]:
     number = 0
     try:
         for line in lines:
@@ -125,7 +126,8 @@ def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
                 raise DataError(
                     f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; write one sentence per line"
                 )
-            text = _decode(line, name, number).removesuffix("\n").removesuffix("\r")
+            text = _decode(line, name, number)
+            text = text if ends else text.removesuffix("\n").removesuffix("\r")
             yield text.removeprefix("\ufeff") if number == 1 else text
     except DamagedDataError as error:
         where = f" after line {number}" if number else ""
@@ -175,8 +177,10 @@ def is_stdout(path: str | Path | None) -> bool:
 @contextmanager
 def writing_lines(
     path: str | Path | None, *, overwrite: bool = True, inputs: Iterable[str | Path | int] = ()
-) -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes a line. The file appears, or replaces another, if the block ends without an error.
+) -> Iterator[Callable[..., None]]:
+    """Yield a function that writes a line, with another ``end`` than LF if it is given one.
+
+    The file appears, or replaces another, if the block ends without an error.
 
     Args:
         path: The file; None and ``-`` are standard output, which is flushed after every line. A file whose name ends
@@ -195,7 +199,7 @@ def writing_lines(
 @contextmanager
 def writing_files(
     paths: Iterable[str | Path | None], *, overwrite: bool = True, inputs: Iterable[str | Path | int] = ()
-) -> Iterator[list[Callable[[str], None]]]:
+) -> Iterator[list[Callable[..., None]]]:
     """Like :func:`writing_lines` for several files, which appear together once all are written."""
     forbidden = list(inputs)
     with ExitStack() as stack:
@@ -254,10 +258,10 @@ class _Output:
         self._target, self._aside = target, aside
         return file
 
-    def write(self, line: str) -> None:
+    def write(self, line: str, end: str = "\n") -> None:
         """Write a line."""
         with storage_errors(self._name, full=_FULL_ADVICE):
-            self._lines.write(f"{line}\n".encode())
+            self._lines.write(f"{line}{end}".encode())
             if self._flush:
                 self._lines.flush()
 

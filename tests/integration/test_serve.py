@@ -81,6 +81,18 @@ class TestTranslations:
         assert some == [{"text": expected[TEXT[0]]}, one[1]]
         assert server.post({"text": TEXT[0], "prefix": ""}).json == {"translations": [{"text": expected[TEXT[0]]}]}
 
+    def test_texts_of_several_sentences(self, server: Server, expected: dict[str, str]) -> None:
+        pytest.importorskip("sentencex", reason="needs sentencex: pip install 'dstransformer[split]'")
+        frame = " {0}  {1}\r\n\n{0}\t"
+        texts = [frame.format(TEXT[0], TEXT[2]), " \n", ""]
+        found = server.post({"text": texts, "split": True}).json["translations"]
+        translated = frame.format(expected[TEXT[0]], expected[TEXT[2]])
+        assert found == [{"text": text} for text in (translated, " \n", "")]
+        refused = server.post({"text": texts, "split": True, "n_best": 2})
+        assert (refused.status, refused.json) == (
+            422, {"detail": "split goes without n_best, prefix, alignments and markup"}
+        )  # fmt: skip
+
     def test_control_characters_count_as_spaces(self, server: Server) -> None:
         strange = server.post({"text": ["dog\u0000fox", "dog\nfox", "dog fox", "\u0007"]}).json["translations"]
         assert strange[0] == strange[1] == strange[2]

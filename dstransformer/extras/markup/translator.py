@@ -27,6 +27,7 @@ class MarkupTranslator(Translator):
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
         alignments: bool = True,
+        split: bool = False,
         progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
@@ -46,6 +47,7 @@ class MarkupTranslator(Translator):
             prefixes=prefixes,
             sampling=sampling,
             alignments=True,
+            split=split,
             progress=progress,
             first=first,
         )

@@ -14,7 +14,7 @@ class StrictModel(BaseModel):
 
 
 class TranslateRequest(StrictModel):
-    """One sentence or several. A text is one sentence: line breaks in it count as spaces."""
+    """One sentence or several. A text is one sentence, unless it is split: line breaks in it count as spaces."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"text": "A dog runs."}, {"text": ["A dog runs.", "Two men."], "n_best": 2}]}
@@ -37,6 +37,9 @@ class TranslateRequest(StrictModel):
     markup: Annotated[
         bool, Field(description="whether text has inline HTML or XML tags, which the translations are to have too")
     ] = False
+    split: Annotated[
+        bool, Field(description="whether texts have several sentences, to be translated one by one and joined again")
+    ] = False
 
 
 #: Pairs of linked words.
@@ -55,7 +58,7 @@ class Hypothesis(BaseModel):
 class Translation(BaseModel):
     """The translation of a sentence; an empty sentence has an empty one."""
 
-    text: Annotated[str, Field(description="the best translation, on one line")]
+    text: Annotated[str, Field(description="the best translation, on one line unless it was split")]
     alignment: Annotated[
         Alignment | None,
         Field(description="numbers of linked words, source and target, from 0, without tags; only if asked for"),
@@ -129,6 +132,7 @@ EXPECTED = {
     "to": "a string",
     "alignments": "true or false",
     "markup": "true or false",
+    "split": "true or false",
 }
 
 #: The addresses: what each is for, its request (None for GET), and its answer with the objects in it.

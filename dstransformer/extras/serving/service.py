@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dstransformer import __version__
 from dstransformer.data.directions import build_tags
+from dstransformer.data.sentences import split_sentences, with_spaces
 from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.extras.markup.markup import MarkedText, parse_markup
 from dstransformer.extras.markup.tag_placement import place_tags
@@ -106,6 +109,8 @@ class Service:
             RefusedError: The request cannot be answered.
         """
         given = [request.text] if isinstance(request.text, str) else request.text
+        if request.split:
+            return await self._translate_texts(given, request, disconnect)
         prefixes = self._prefixes(request, len(given))
         self._check_size(given, request)
         sources = await _off_the_loop(_read_sources, given, request.markup, size=sum(map(len, given)))
@@ -131,6 +136,32 @@ class Service:
         described = await _off_the_loop(_describe_all, request, sources, texts, found, size=sum(map(len, given)))
         return {"translations": described}
 
+    async def _translate_texts(
+        self, given: Sequence[str], request: TranslateRequest, disconnect: WaitForDisconnect
+    ) -> dict[str, Any] | None:
+        """As :meth:`translate`, of texts that are split."""
+        if request.n_best is not None or request.prefix is not None or request.alignments or request.markup:
+            raise RefusedError(422, "split goes without n_best, prefix, alignments and markup")
+        _check_characters(given, len(given))
+        begins, texts = self._split_tags(given, request.to)
+        try:
+            sentences, owners = await _off_the_loop(
+                split_sentences, texts, self._model.info.src_lang, size=sum(map(len, texts))
+            )
+        except UserError as error:
+            raise RefusedError(503, str(error)) from None
+        asked = [begins[owner] + sentence for owner, sentence in zip(owners, sentences, strict=True)]
+        answer = await self.translate(request.model_copy(update={"text": asked, "split": False}), disconnect)
+        if answer is None:
+            return None
+        pairs = iter(zip(sentences, (one["text"] for one in answer["translations"]), strict=True))
+        counts = Counter(owners)
+        joined = [
+            "".join(with_spaces(text, *zip(*islice(pairs, counts[index]), strict=True)))
+            for index, text in enumerate(texts)
+        ]
+        return {"translations": [{"text": text} for text in joined]}
+
     async def attention(self, request: AttentionRequest, disconnect: WaitForDisconnect) -> dict[str, Any] | None:
         """The answer to a request, as :class:`AttentionAnswer`; None if the client has disconnected.
 
@@ -148,7 +179,11 @@ class Service:
         return answer
 
     def _with_tags(self, texts: Sequence[str], to: str | None) -> list[str]:
-        """The texts, each with the tag of its direction if the model has several.
+        """The texts, each with the tag of its direction if the model has several; errors as of :meth:`_split_tags`."""
+        return [begin + text for begin, text in zip(*self._split_tags(texts, to), strict=True)]
+
+    def _split_tags(self, texts: Sequence[str], to: str | None) -> tuple[list[str], list[str]]:
+        """What the texts begin with, a tag and a space or nothing, and the rests; see :meth:`Tags.split`.
 
         Raises:
             RefusedError: The model does not translate into that language, or a tag is missing or unknown.
@@ -156,7 +191,7 @@ class Service:
         info = self._model.info
         try:
             tags = build_tags(info.directions, info.src_lang, info.tgt_lang, to, '"to"')
-            return list(texts) if tags is None else tags.join(texts, 1)
+            return ([""] * len(texts), list(texts)) if tags is None else tags.split(texts, 1)
         except UserError as error:
             raise RefusedError(422, str(error)) from None
 
