@@ -29,7 +29,9 @@ QUANTIZATIONS = (
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst export``."""
-    parser = commands.add_parser("export", help="write a bundle for Hugging Face, CTranslate2 or Marian")
+    parser = commands.add_parser(
+        "export", help="write a bundle for Hugging Face, CTranslate2, Marian or Argos Translate"
+    )
     formats = parser.add_commands("FORMAT")
     hf = formats.add_parser(
         "hf",
@@ -44,9 +46,7 @@ def add_parser(commands: Commands) -> None:
         examples=("dst export ct2 runs/en-de exports/ct2 --quantization int8",),
     )
     _add_places(ct2)
-    ct2.add_argument(
-        "--quantization", choices=QUANTIZATIONS, default="float32", help="type of the stored weights (float32)"
-    )
+    _add_quantization(ct2, "float32")
     ct2.add_argument(
         "--reduce-range",
         action="store_true",
@@ -62,6 +62,16 @@ def add_parser(commands: Commands) -> None:
     _add_places(marian)
     _add_shortlist(marian)
     marian.set_defaults(handler=run_marian)
+    argos = formats.add_parser(
+        "argos",
+        help="a package for Argos Translate and LibreTranslate (needs dstransformer[argos])",
+        examples=("dst export argos runs/en-de exports/en-de.argosmodel",),
+    )
+    argos.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
+    argos.add_argument("out", metavar="OUT", type=folder, help="file to write, NAME.argosmodel")
+    argos.add_argument("--overwrite", action="store_true", help="replace an earlier package")
+    _add_quantization(argos, "int8")
+    argos.set_defaults(handler=run_argos)
 
 
 def _add_places(parser: CommandParser) -> None:
@@ -70,6 +80,12 @@ def _add_places(parser: CommandParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     parser.add_argument(
         "--sign", type=folder, metavar="KEY", help="sign the export with a private key (needs dstransformer[sign])"
+    )
+
+
+def _add_quantization(parser: CommandParser, default: str) -> None:
+    parser.add_argument(
+        "--quantization", choices=QUANTIZATIONS, default=default, help=f"type of the stored weights ({default})"
     )
 
 
@@ -168,3 +184,12 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
         finish=_finish(options),
     )
     return CommandResult(f"{options.out}: a CTranslate2 model ({options.quantization}); translate with --engine ct2")
+
+
+def run_argos(options: argparse.Namespace) -> CommandResult:
+    """Write a package for Argos Translate."""
+    from dstransformer.exchange.argos import export_argos
+
+    exit_on_sigterm()
+    export_argos(options.bundle, options.out, quantization=options.quantization, overwrite=options.overwrite)
+    return CommandResult(f"{options.out}: a package for Argos Translate and LibreTranslate ({options.quantization})")

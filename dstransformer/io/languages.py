@@ -146,6 +146,18 @@ def language(code: str) -> Language:
     return Language(code, tag, script)
 
 
+def english_name(code: str) -> str:
+    """What a language is called in English, with its script or region if the code has one: ``Portuguese (Brazil)``.
+
+    The code itself if no language has it, or if the package ``language_data`` is not installed.
+    """
+    tag = short_tag(code)
+    try:
+        return code if tag is None else langcodes.Language.get(tag, normalize=False).display_name()
+    except ModuleNotFoundError:
+        return code
+
+
 def short_tag(code: str) -> str | None:
     """A code in BCP 47, of a macrolanguage for its usual member: ``zh`` for ``cmn``. None if no language has it."""
     try:

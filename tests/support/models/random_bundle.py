@@ -13,7 +13,9 @@ from dstransformer.model import Transformer, save_bundle
 from support.data.corpora import train_model
 
 
-def random_bundle(folder: Path, tokenizer: Tokenizer | None = None, **model_changes: Any) -> Path:
+def random_bundle(
+    folder: Path, tokenizer: Tokenizer | None = None, provenance: dict[str, Any] | None = None, **model_changes: Any
+) -> Path:
     """A bundle with random weights, biases and norms."""
     config = load_config("base")
     shape = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "vocab_multiple": 16}
@@ -25,5 +27,11 @@ def random_bundle(folder: Path, tokenizer: Tokenizer | None = None, **model_chan
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
                 weight.copy_(torch.randn_like(weight) * 0.3 + ("norm" in name and name.endswith("weight")))
-    save_bundle(folder, model.state_dict(), config, tokenizer, {"step": 0, "src_lang": "en", "tgt_lang": "de"})
+    save_bundle(
+        folder,
+        model.state_dict(),
+        config,
+        tokenizer,
+        {"step": 0, "src_lang": "en", "tgt_lang": "de"} | (provenance or {}),
+    )
     return folder

@@ -70,7 +70,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         "--beam-siz (did you mean '--beam'?) 2; see `dst evaluate --help`"),
     ("translate nowhere --over", "unrecognized arguments: --over"),
     ("nonsense", "invalid choice: 'nonsense'; see `dst --help`"),
-    ("export onnx", "argument FORMAT: invalid choice: 'onnx' (choose from hf, ct2, marian); see `dst export --help`"),
+    ("export onnx", "argument FORMAT: invalid choice: 'onnx' (choose from hf, ct2, marian, argos); see `dst export --help`"),
     ("trian", "invalid choice: 'trian' (did you mean 'train'?); see `dst --help`"),
     ("train toy --corp c --run r", "unrecognized arguments: --corp (did you mean '--corpus'?); see `dst train --help`"),
     ("--hlp", "unrecognized arguments: --hlp (did you mean '--help'?); see `dst --help`"),

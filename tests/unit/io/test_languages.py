@@ -11,6 +11,7 @@ from dstransformer.io.languages import (
     FASTTEXT_CODES,
     LanguageCode,
     divide_codes,
+    english_name,
     find_code,
     language,
     matching_codes,
@@ -138,3 +139,10 @@ def test_a_code_that_means_several_texts_or_none_is_refused() -> None:
         find_code("ru", WMT24PP, "a set")
     with pytest.raises(DataError, match="and 60 more"):
         find_code("ru", [f"a{number:02d}" for number in range(100)], "a set")
+
+
+def test_names_are_english_and_a_code_without_one_stays() -> None:
+    assert english_name("nonsense") == "nonsense"
+    pytest.importorskip("language_data", reason="no names of languages: pip install 'dstransformer[argos]'")
+    names = {"deu": "German", "zh_Hant": "Chinese (Traditional)", "pt-BR": "Portuguese (Brazil)"}
+    assert {code: english_name(code) for code in names} == names
