@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from itertools import islice
 from typing import NamedTuple
 
@@ -152,10 +153,9 @@ def english_name(code: str) -> str:
     The code itself if no language has it, or if the package ``language_data`` is not installed.
     """
     tag = short_tag(code)
-    try:
-        return code if tag is None else langcodes.Language.get(tag, normalize=False).display_name()
-    except ModuleNotFoundError:
+    if tag is None or find_spec("language_data") is None:
         return code
+    return langcodes.Language.get(tag, normalize=False).display_name()
 
 
 def short_tag(code: str) -> str | None:
