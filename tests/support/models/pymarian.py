@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
-REPOSITORY = Path(__file__).parents[3]
+from support.processes.environments import side_python
 
 
 def marian_python() -> Path:
     """The Python that has pymarian; skips the test without one."""
-    python = Path(os.environ.get("DST_PYMARIAN", REPOSITORY / ".venv-marian" / "bin" / "python"))
-    if not python.exists():
-        pytest.skip("no pymarian: python -m venv .venv-marian, then .venv-marian/bin/pip install pymarian")
-    return python
+    return side_python("marian", "pymarian")
 
 
 def marian(*arguments: str | Path, cwd: Path) -> str:

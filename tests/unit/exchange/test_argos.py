@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.data.corpora import train_model
 from support.models.random_bundle import random_bundle
+from support.processes.environments import side_python
 
 from dstransformer.cli import main
 from dstransformer.data import Tokenizer
@@ -44,14 +43,13 @@ def argos(package: Path, text: str, home: Path) -> Any:
     places = {name: str(home) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
     search = {"ARGOS_BEAM_SIZE": "1", "ARGOS_COMPUTE_TYPE": "float32"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(package), text],
+        [side_python("argos", "argostranslate"), "-c", PROGRAM, str(package), text],
         env={**os.environ, **places, **search}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.skipif(find_spec("argostranslate") is None, reason="no Argos Translate: pip install argostranslate")
 def test_argos_translate_installs_and_uses_it(trained: Path, learned: list[str], tmp_path: Path) -> None:
     package = tmp_path / "en-de.argosmodel"
     ours: list[str] = load_translator(trained, beam_size=1, max_extra_tokens=200).translate(learned[:20])
