@@ -175,6 +175,25 @@ class _Part(NamedTuple):
     first_word: int
 
 
+class _Found(NamedTuple):
+    """What was found for sentences.
+
+    Attributes:
+        texts: The sentences without their tags.
+        parts: Them, or their parts.
+        outputs: The outputs of each part.
+    """
+
+    texts: Sequence[str]
+    parts: Sequence[_Part]
+    outputs: list[list[Output]]
+
+    def join(self, *, keep_spaces: bool) -> list[list[Output]]:
+        """An output for each sentence; see :func:`join_outputs`."""
+        sources = (self.texts, [part.text for part in self.parts]) if keep_spaces else None
+        return join_outputs(self.outputs, [part.owner for part in self.parts], sources)
+
+
 def _checked(settings: DecodingConfig) -> DecodingConfig:
     """Settings from a caller in Python, who may have copied them with values that no option takes."""
     if not isinstance(settings, DecodingConfig):
@@ -283,11 +302,27 @@ class Translator(TextDecoder):
             DataError: A sentence or its prefix is longer than memory allows; or without a limit, than the positions
                 that the model has learned.
         """
+        found = self._search_parts(
+            check_strings("sentences", sentences), n_best, prefixes, sampling, alignments, split, progress, first
+        )
+        return found.join(keep_spaces=split) if split or len(found.outputs) > len(sentences) else found.outputs
+
+    def _search_parts(
+        self,
+        texts: Sequence[str],
+        n_best: int,
+        prefixes: Sequence[str] | None,
+        sampling: Sampling | None,
+        alignments: bool,
+        split: bool,
+        progress: Advance | None,
+        first: int,
+    ) -> _Found:
+        """The outputs of the sentences, or of their parts; see :meth:`search`."""
         self._check_n_best(n_best, drawn=sampling is not None, prefixed=prefixes is not None, split=split)
         if sampling is not None and not isinstance(self.engine, TorchEngine):
             raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
         aligner = self._build_aligner() if alignments else None
-        texts = check_strings("sentences", sentences)
         parts, whole = self._divide(texts, first, split=split)
         src = self.tokenizer.src.encode([part.begin + part.text for part in parts])
         found = self.search_ids(
@@ -301,10 +336,7 @@ class Translator(TextDecoder):
         outputs = self._outputs(found)
         if aligner is not None:
             outputs = self._align(aligner, parts, src, outputs)
-        if split or len(outputs) > len(texts):
-            owners = [part.owner for part in parts]
-            outputs = join_outputs(outputs, owners, (whole, [part.text for part in parts]) if split else None)
-        return outputs
+        return _Found(whole, parts, outputs)
 
     def _divide(self, sentences: Sequence[str], first: int, *, split: bool) -> tuple[list[_Part], Sequence[str]]:
         """The sentences with their tags, or their parts, if they or long ones are split; and those without tags."""

@@ -127,7 +127,7 @@ def test_a_guided_model_aligns_as_the_reference_does(
 @pytest.mark.extended
 def test_without_guidance_the_same_training_aligns_badly(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained_bundle(folder / "unguided", folder / "corpus", updates=UPDATES)
-    assert error_rate(folder, "unguided", capsys) > 0.4
+    assert error_rate(folder, "unguided", capsys) > 0.25
 
 
 def test_translations_come_with_their_alignments(folder: Path, tmp_path: Path) -> None:
@@ -282,6 +282,11 @@ def test_a_server_aligns_and_keeps_tags(folder: Path, marked: list[tuple[str, st
         both = server.post({"text": lines[0], "markup": True, "alignments": True, "n_best": 2}).json["translations"][0]
         assert both["text"] == both["n_best"][0]["text"] == tagged[0]["text"]
         assert both["alignment"] == both["n_best"][0]["alignment"] == links[0]
+        pytest.importorskip("sentencex", reason="needs sentencex: pip install 'dstransformer[split]'")
+        page = "<h1>{0}</h1><p class='b'>{1}<br>{2}</p>".format(*lines)
+        answer = server.post({"text": [page, " "], "markup": True, "split": True}).json["translations"]
+        assert [one["text"] for one in answer] == keeping.translate([page, " "], split=True)
+        assert answer[0]["text"] == "<h1>{0}</h1> <p class='b'>{1} <br>{2}</p>".format(*keeping.translate(lines[:3]))
         refused = server.post({"text": ["a", "the <b>dog"], "markup": True})
         assert refused.status == 422
         assert refused.json["detail"] == "sentence 2, column 5: '<b>' is not closed on its line"

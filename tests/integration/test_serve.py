@@ -90,7 +90,7 @@ class TestTranslations:
         assert found == [{"text": text} for text in (translated, " \n", "")]
         refused = server.post({"text": texts, "split": True, "n_best": 2})
         assert (refused.status, refused.json) == (
-            422, {"detail": "split goes without n_best, prefix, alignments and markup"}
+            422, {"detail": "split goes without n_best, prefix and alignments"}
         )  # fmt: skip
 
     def test_control_characters_count_as_spaces(self, server: Server) -> None:

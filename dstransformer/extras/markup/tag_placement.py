@@ -1,7 +1,7 @@
 """Puts the tags of a sentence into its translation, by the alignment of their words.
 
 1. A pair of tags goes around the target words that the words inside it are linked to, from the first to the last. A
-   pair around a whole sentence goes around the whole translation. Tags inside a word count as around it.
+   pair around a whole sentence goes around its whole translation. Tags inside a word count as around it.
 2. Punctuation at the edges of a pair is inside in the target if it was inside in the source.
 3. What was nested stays nested. Where word order makes two pairs cross, one is widened to hold the other: the one that
    grows less.
@@ -39,15 +39,22 @@ class _Word(NamedTuple):
     end: int
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
     """Characters of the target, at least one, except for a single place."""
 
     begin: int
     end: int
 
 
+class Sentence(NamedTuple):
+    """Where a sentence of the source stands, and where its translation does."""
+
+    src: Span
+    tgt: Span
+
+
 #: What pairs go around, by their indices among the tags.
-Spans = dict[int, _Span]
+Spans = dict[int, Span]
 
 
 class _Text:
@@ -56,6 +63,11 @@ class _Text:
     def __init__(self, text: str) -> None:
         self.text = text
         self.words = [_read_word(found[0], found.start()) for found in WORD.finditer(text)]
+
+    @property
+    def span(self) -> Span:
+        """From the first word to the last."""
+        return Span(self.words[0].begin, self.words[-1].end) if self.words else Span(0, 0)
 
     @cached_property
     def begins(self) -> list[int]:
@@ -74,20 +86,23 @@ def _read_word(word: str, begin: int) -> _Word:
     return _Word(begin, begin + first, begin + last, begin + len(word))
 
 
-def place_tags(marked: MarkedText, target: str, links: Iterable[Link]) -> str:
+def place_tags(
+    marked: MarkedText, target: str, links: Iterable[Link], sentences: Sequence[Sentence] | None = None
+) -> str:
     """The translation with the tags of its source.
 
     Args:
-        marked: The source sentence.
+        marked: The source.
         target: The translation of its text.
         links: The alignment of their words, which whitespace separates. Links of words that do not exist are ignored.
+        sentences: The sentences of the source; None: it is one.
 
     Returns:
         The translation with the tags; its own ``&``, ``<`` and ``>`` are entities.
     """
     if not marked.tags:
         return html.escape(target, quote=False)
-    placement = _Placement(marked, target, links)
+    placement = _Placement(marked, target, links, sentences)
     spans = placement.spans()
     return _render(marked.tags, spans, placement.points(spans), target)
 
@@ -95,9 +110,12 @@ def place_tags(marked: MarkedText, target: str, links: Iterable[Link]) -> str:
 class _Placement:
     """Finds the places of tags in the target; for the arguments see :func:`place_tags`."""
 
-    def __init__(self, marked: MarkedText, target: str, links: Iterable[Link]) -> None:
+    def __init__(
+        self, marked: MarkedText, target: str, links: Iterable[Link], sentences: Sequence[Sentence] | None
+    ) -> None:
         self._tags = marked.tags
         self._src, self._tgt = _Text(marked.text), _Text(target)
+        self._sentences = [Sentence(self._src.span, self._tgt.span)] if sentences is None else sentences
         self._linked: dict[int, list[int]] = {}
         for src, tgt in sorted(links):
             if 0 <= tgt < len(self._tgt.words):
@@ -120,29 +138,27 @@ class _Placement:
         points = {}
         for index, tag in enumerate(self._tags):
             if index not in spans and (tag.parent < 0 or tag.parent in spans):
-                outer = spans.get(tag.parent, _Span(0, len(self._tgt.text)))
+                outer = spans.get(tag.parent, Span(0, len(self._tgt.text)))
                 points[index] = min(max(self._anchor(tag), outer.begin), outer.end)
         return points
 
-    def _span(self, tag: Tag) -> _Span | None:
+    def _span(self, tag: Tag) -> Span | None:
         """What a pair goes around, without regard to other pairs."""
         src, tgt = self._src.words, self._tgt.words
         inside = range(bisect_right(self._src.ends, tag.begin), bisect_left(self._src.begins, tag.end))
         if not inside or not tgt or tag.begin == tag.end:
             return None
-        if tag.begin <= src[0].begin and tag.end >= src[-1].end:
-            return _Span(tgt[0].begin, tgt[-1].end)
-        cores = [n for n in inside if src[n].core_begin < tag.end and src[n].core_end > tag.begin]
-        if not cores:
+        whole = [one for one in self._sentences if tag.begin <= one.src.begin and one.src.end <= tag.end]
+        spans = [one.tgt for one in whole if one.tgt.begin < one.tgt.end]
+        done = {n for one in whole for n in range(*(bisect_left(self._src.begins, at) for at in one.src))}
+        cores = [n for n in inside if n not in done and src[n].core_begin < tag.end and src[n].core_end > tag.begin]
+        if not cores and not whole:
             return self._around_punctuation(tag, inside[0])
-        found = [number for n in cores for number in self._linked.get(n, ())]
-        if not found:
-            return None
-        first, last = min(found), max(found)
-        return _Span(
-            tgt[first].core_begin - self._leading(tag, cores[0], first),
-            tgt[last].core_end + self._trailing(tag, cores[-1], last),
-        )
+        if found := [number for n in cores for number in self._linked.get(n, ())]:
+            first, last = min(found), max(found)
+            begin = tgt[first].core_begin - self._leading(tag, cores[0], first)
+            spans.append(Span(begin, tgt[last].core_end + self._trailing(tag, cores[-1], last)))
+        return Span(min(one.begin for one in spans), max(one.end for one in spans)) if spans else None
 
     def _leading(self, tag: Tag, src: int, tgt: int) -> int:
         """Characters of punctuation before a target word that belong inside a pair, ``src`` being its first word."""
@@ -163,7 +179,7 @@ class _Placement:
         same_role = (src == len(self._src.words) - 1) == (tgt == len(self._tgt.words) - 1)
         return len(there) if covered and tag.end >= word.end and same_role else 0
 
-    def _around_punctuation(self, tag: Tag, src: int) -> _Span | None:
+    def _around_punctuation(self, tag: Tag, src: int) -> Span | None:
         """What a pair goes around that holds nothing but punctuation at the edge of a word."""
         word = self._src.words[src]
         covered = _alike(self._src.text[max(tag.begin, word.begin) : min(tag.end, word.end)])
@@ -173,15 +189,15 @@ class _Placement:
             other = self._tgt.words[tgt]
             begin, end = (other.core_end, other.end) if follows else (other.begin, other.core_begin)
             if (at := _alike(self._tgt.text[begin:end]).find(covered)) >= 0:
-                return _Span(begin + at, begin + at + len(covered))
+                return Span(begin + at, begin + at + len(covered))
         return None
 
-    def _grow(self, spans: Spans, index: int, span: _Span) -> None:
+    def _grow(self, spans: Spans, index: int, span: Span) -> None:
         """Make a pair, and those around it, hold a span."""
         grown = span
         while index >= 0:
             own = spans.get(index, grown)
-            spans[index] = grown = _Span(min(own.begin, grown.begin), max(own.end, grown.end))
+            spans[index] = grown = Span(min(own.begin, grown.begin), max(own.end, grown.end))
             index = self._tags[index].parent
 
     def _widen_crossing(self, spans: Spans) -> bool:
@@ -198,7 +214,7 @@ class _Placement:
                 first, one, other = around[-1], spans[around[-1]], spans[index]
                 more = (other.end - one.end) - (other.begin - one.begin)
                 wider = first if more < 0 or (more == 0 and first < index) else index
-                self._grow(spans, wider, _Span(one.begin, other.end))
+                self._grow(spans, wider, Span(one.begin, other.end))
                 found = True
             around.append(index)
         return found
@@ -232,7 +248,7 @@ def _by_place(spans: Spans) -> list[int]:
 def _render(tags: Sequence[Tag], spans: Spans, points: Mapping[int, int], target: str) -> str:
     """The target with tags around the spans, of which none cross, and at the points."""
     inner = _inner(tags, spans, points)
-    places = {**spans, **{index: _Span(at, at) for index, at in points.items()}, -1: _Span(0, len(target))}
+    places = {**spans, **{index: Span(at, at) for index, at in points.items()}, -1: Span(0, len(target))}
     rendered = {index: _block(tags, index) for index in points}
     for index in [*reversed(_by_place(spans)), -1]:
         begin, end = places[index]

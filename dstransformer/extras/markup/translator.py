@@ -8,6 +8,7 @@ from typing import Any
 from dstransformer.decoding import Output, Sampling, Translator
 from dstransformer.decoding.translator import check_strings
 from dstransformer.extras.markup.markup import parse_markup
+from dstransformer.extras.markup.sentences import Translated, place_in_sentences, with_breaks
 from dstransformer.extras.markup.tag_placement import place_tags
 from dstransformer.io.progress import Advance
 
@@ -41,17 +42,30 @@ class MarkupTranslator(Translator):
         del alignments
         texts = check_strings("sentences", sentences)
         marked = [parse_markup(text, f"sentence {number}") for number, text in enumerate(texts, first)]
-        outputs = super().search(
-            [one.text for one in marked],
-            n_best=n_best,
-            prefixes=prefixes,
-            sampling=sampling,
-            alignments=True,
-            split=split,
-            progress=progress,
-            first=first,
+        if not split:
+            outputs = super().search(
+                [one.text for one in marked],
+                n_best=n_best,
+                prefixes=prefixes,
+                sampling=sampling,
+                alignments=True,
+                progress=progress,
+                first=first,
+            )
+            return [
+                [one._replace(text=place_tags(source, one.text, one.alignment or ())) for one in found]
+                for source, found in zip(marked, outputs, strict=True)
+            ]
+        found = self._search_parts(
+            [with_breaks(one) for one in marked], n_best, prefixes, sampling, True, True, progress, first
         )
+        divided: list[list[Translated]] = [[] for _ in marked]
+        for part, (best, *_) in zip(found.parts, found.outputs, strict=True):
+            links = [(src - part.first_word, tgt) for src, tgt in best.alignment or ()]
+            divided[part.owner].append(Translated(part.text, best.text, links))
         return [
-            [one._replace(text=place_tags(source, one.text, one.alignment or ())) for one in found]
-            for source, found in zip(marked, outputs, strict=True)
+            [one._replace(text=place_in_sentences(source, text, parts))]
+            for source, text, parts, (one,) in zip(
+                marked, found.texts, divided, found.join(keep_spaces=True), strict=True
+            )
         ]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dstransformer import __version__
 from dstransformer.data.directions import build_tags
 from dstransformer.data.sentences import split_sentences, with_spaces
 from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.extras.markup.markup import MarkedText, parse_markup
+from dstransformer.extras.markup.sentences import Translated, place_in_sentences, with_breaks
 from dstransformer.extras.markup.tag_placement import place_tags
 from dstransformer.extras.serving.batcher import Batcher, Job, QueueFullError, StoppingError
 from dstransformer.extras.serving.guard import RefusedError
@@ -140,26 +139,29 @@ class Service:
         self, given: Sequence[str], request: TranslateRequest, disconnect: WaitForDisconnect
     ) -> dict[str, Any] | None:
         """As :meth:`translate`, of texts that are split."""
-        if request.n_best is not None or request.prefix is not None or request.alignments or request.markup:
-            raise RefusedError(422, "split goes without n_best, prefix, alignments and markup")
+        if request.n_best is not None or request.prefix is not None or request.alignments:
+            raise RefusedError(422, "split goes without n_best, prefix and alignments")
         _check_characters(given, len(given))
-        begins, texts = self._split_tags(given, request.to)
+        size = sum(map(len, given))
+        sources = await _off_the_loop(_read_sources, given, request.markup, size=size)
+        begins, texts = self._split_tags([with_breaks(one) for one in sources], request.to)
         try:
-            sentences, owners = await _off_the_loop(
-                split_sentences, texts, self._model.info.src_lang, size=sum(map(len, texts))
-            )
+            sentences, owners = await _off_the_loop(split_sentences, texts, self._model.info.src_lang, size=size)
         except UserError as error:
             raise RefusedError(503, str(error)) from None
-        asked = [begins[owner] + sentence for owner, sentence in zip(owners, sentences, strict=True)]
-        answer = await self.translate(request.model_copy(update={"text": asked, "split": False}), disconnect)
+        asked = request.model_copy(
+            update={
+                "text": [begins[owner] + sentence for owner, sentence in zip(owners, sentences, strict=True)],
+                "split": False,
+                "markup": False,
+                "alignments": request.markup,
+            }
+        )
+        answer = await self.translate(asked, disconnect)
         if answer is None:
             return None
-        pairs = iter(zip(sentences, (one["text"] for one in answer["translations"]), strict=True))
-        counts = Counter(owners)
-        joined = [
-            "".join(with_spaces(text, *zip(*islice(pairs, counts[index]), strict=True)))
-            for index, text in enumerate(texts)
-        ]
+        parts = _Parts(texts, begins, sentences, owners)
+        joined = await _off_the_loop(_join_parts, sources, parts, answer["translations"], request.markup, size=size)
         return {"translations": [{"text": text} for text in joined]}
 
     async def attention(self, request: AttentionRequest, disconnect: WaitForDisconnect) -> dict[str, Any] | None:
@@ -298,6 +300,32 @@ def _read_sources(texts: Sequence[str], markup: bool) -> list[MarkedText]:
         return [parse_markup(text, f"sentence {number}") for number, text in enumerate(texts, 1)]
     except DataError as error:
         raise RefusedError(422, shown(error, quote=False, limit=400)) from None
+
+
+class _Parts(NamedTuple):
+    """Texts that are divided: without their tags, and the tags; their sentences, and the index of the text of each."""
+
+    texts: Sequence[str]
+    begins: Sequence[str]
+    sentences: Sequence[str]
+    owners: Sequence[int]
+
+
+def _join_parts(
+    sources: Sequence[MarkedText], parts: _Parts, answers: Sequence[dict[str, Any]], markup: bool
+) -> list[str]:
+    """The translations of texts, from the answers for their sentences."""
+    divided: list[list[Translated]] = [[] for _ in sources]
+    for owner, sentence, answer in zip(parts.owners, parts.sentences, answers, strict=True):
+        added = len(parts.begins[owner].split())
+        links = [(src - added, tgt) for src, tgt in answer.get("alignment", ()) if src >= added]
+        divided[owner].append(Translated(sentence, answer["text"], links))
+    if markup:
+        return [place_in_sentences(*each) for each in zip(sources, parts.texts, divided, strict=True)]
+    return [
+        "".join(with_spaces(text, [one.sentence for one in found], [one.translation for one in found]))
+        for text, found in zip(parts.texts, divided, strict=True)
+    ]
 
 
 def _check_characters(texts: Sequence[str], sentences: int) -> None:

@@ -53,6 +53,15 @@ def test_parts_of_a_long_sentence_keep_its_tags(opened: Bundle, translator: Mark
     assert re.sub("</?b>", "", found[0]) == html.escape(plain[0], quote=False)
 
 
+def test_texts_of_several_sentences(opened: Bundle, translator: MarkupTranslator) -> None:
+    pytest.importorskip("sentencex", reason="needs sentencex: pip install 'dstransformer[split]'")
+    first, second = Translator.load(opened, device="cpu").translate([TEXT[0], TEXT[2]])
+    text = f"<h1>{TEXT[0]}</h1><p><i>{TEXT[2]}</i>  {TEXT[0]}</p>"
+    assert translator.translate([text, "", "<p></p>"], split=True) == [
+        f"<h1>{first}</h1> <p><i>{second}</i>  {first}</p>", "", "<p></p>"
+    ]  # fmt: skip
+
+
 def test_the_tag_of_a_direction_is_in_no_pair(translator: MarkupTranslator) -> None:
     translator.tags = Tags([Direction("en", "de", ">>deu<<"), Direction("en", "fr", ">>fra<<")], "fr")
     whole, inner = translator.translate([f"<b>{TEXT[0]}</b>", f">>deu<< <b>{TEXT[0]}</b>"])
