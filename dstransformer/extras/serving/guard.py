@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import time
 from collections.abc import Collection, Iterable
 
@@ -36,6 +37,12 @@ HEADERS = {
 #: Names of this machine that an attacker cannot redirect.
 LOCAL_NAMES = ("localhost",)
 
+#: The content type of a form. A page sends one without a preflight request; its origin is checked all the same.
+FORM = "application/x-www-form-urlencoded"
+
+#: The origin of an extension of a browser, which no page can pretend to.
+_EXTENSION = re.compile(r"(chrome|moz|safari-web)-extension://")
+
 #: nginx's status for a client that disconnected before the answer. It is only counted.
 CLIENT_CLOSED_REQUEST = 499
 
@@ -52,9 +59,9 @@ class RefusedError(HTTPException):
     def __init__(self, status: int, reason: str, retry_after: int | None = None) -> None:
         super().__init__(status, reason, None if retry_after is None else {"retry-after": str(retry_after)})
 
-    def response(self) -> JSONResponse:
-        """The answer."""
-        return JSONResponse({"detail": self.detail}, self.status_code, self.headers)
+    def response(self, key: str = "detail") -> JSONResponse:
+        """The answer, with the reason under ``key``."""
+        return JSONResponse({key: self.detail}, self.status_code, self.headers)
 
 
 class Guard:
@@ -66,16 +73,25 @@ class Guard:
         hosts: Names by which the server may be called, besides addresses and :data:`LOCAL_NAMES`; ``*`` allows all.
         metrics: Counts the answers.
         paths: Paths with their own counters; others are counted together.
+        is_libretranslate: Whether forms and extensions of browsers may ask too, and an error has the key ``error``.
     """
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, hosts: Collection[str], metrics: ServerMetrics, paths: Collection[str]
+        self,
+        app: ASGIApp,
+        *,
+        limits: Limits,
+        hosts: Collection[str],
+        metrics: ServerMetrics,
+        paths: Collection[str],
+        is_libretranslate: bool = False,
     ) -> None:
         self.app = app
         self._limits = limits
         self._hosts = frozenset(host.lower().rstrip(".") for host in (*hosts, *LOCAL_NAMES))
         self._metrics = metrics
         self._paths = frozenset(paths)
+        self._is_libretranslate = is_libretranslate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -94,7 +110,7 @@ class Guard:
             self._check(scope["method"], Headers(scope=scope))
             await self.app(scope, self._limit(receive), answer)
         except RefusedError as refusal:
-            await refusal.response()(scope, receive, answer)
+            await refusal.response("error" if self._is_libretranslate else "detail")(scope, receive, answer)
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             self._metrics.count_request(path, status, time.monotonic() - began)
@@ -113,10 +129,11 @@ class Guard:
         if method in ("GET", "HEAD", "OPTIONS"):
             return
         origin = headers.get("origin")
-        if origin is not None and not is_own_origin(origin, host):
+        is_extension = self._is_libretranslate and origin is not None and _EXTENSION.match(origin)
+        if origin is not None and not is_own_origin(origin, host) and not is_extension:
             raise RefusedError(403, "requests from pages of other sites are not allowed")
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
+        kind = content_type(headers)
+        if kind != "application/json" and not (self._is_libretranslate and kind == FORM):
             raise RefusedError(415, f"the content type is {shown(kind)}: send application/json")
 
     def _limit(self, receive: Receive) -> Receive:
@@ -144,6 +161,11 @@ class Guard:
             return message
 
         return limited
+
+
+def content_type(headers: Headers) -> str:
+    """The type of a body, without parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def is_allowed_host(host: str, names: Iterable[str]) -> bool:

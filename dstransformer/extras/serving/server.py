@@ -15,10 +15,14 @@ import uvicorn
 
 from dstransformer.errors import DstError, StorageError, UserError, counted, shown
 from dstransformer.extras.serving.app import build_app
+from dstransformer.extras.serving.libretranslate import build_libretranslate
 from dstransformer.extras.serving.limits import Limits, fit_to_model
 from dstransformer.extras.serving.model_process import ModelProcess
 from dstransformer.extras.serving.service import Service
 from dstransformer.io.progress import note
+
+#: The interfaces, and what builds the application of each.
+APIS = {"dstransformer": build_app, "libretranslate": build_libretranslate}
 
 #: Seconds for answers being sent and requests still arriving when the server stops.
 _SHUTDOWN_TIMEOUT = 2
@@ -38,6 +42,7 @@ def serve(
     port: int,
     hosts: Collection[str] = (),
     access_log: bool = False,
+    api: str = "dstransformer",
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish accepted requests.
 
@@ -48,9 +53,11 @@ def serve(
         port: The port; 0 for any that is free.
         hosts: Names by which the server may be called, besides ``host``.
         access_log: Log every request.
+        api: The interface: ``dstransformer`` or ``libretranslate``.
 
     Raises:
-        UserError: The host or the port cannot be used.
+        UserError: The host or the port cannot be used, or the interface needs a package that is not installed.
+        DataError: The interface needs to know the languages, and the model does not.
         DstError: The model cannot be loaded, accepted requests were not finished in time, or the process of the model
             has ended.
     """
@@ -60,7 +67,7 @@ def serve(
         service = Service(model, fit_to_model(limits, info))
         service.metrics.watch_process(model.pid)
         config = uvicorn.Config(
-            build_app(service, (host, *hosts)),
+            APIS[api](service, (host, *hosts)),
             loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, access_log=access_log,
             proxy_headers=False, server_header=False, backlog=_BACKLOG, timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
         )  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from data_prep.sources.opening import Part
 from data_prep.stages import glance
 from data_prep.stages.glance import look_at
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import DataError, UserError
 
 #: Real text, where the machine has it.
 MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[5] / "shared" / "data")) / "multi30k"
@@ -107,7 +107,7 @@ def test_real_text_is_judged_rightly() -> None:
 
 def test_without_the_package_scripts_still_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
-        raise ConfigError("not installed")
+        raise UserError("not installed")
 
     monkeypatch.setattr(glance, "load_detector", refuse)
     assert look_at(part("de", "en", ("en", "de"))) is None
