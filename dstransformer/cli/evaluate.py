@@ -18,6 +18,7 @@ from dstransformer.io.command import Commands, exit_on_sigterm, print_text
 from dstransformer.io.progress import note
 
 if TYPE_CHECKING:
+    from dstransformer.evaluation.learned import LearnedMetric
     from dstransformer.evaluation.significance import Comparison
     from dstransformer.evaluation.systems import SystemResult
     from dstransformer.evaluation.testset import TestSet
@@ -53,14 +54,12 @@ def run(options: argparse.Namespace) -> CommandResult:
 
 
 def _evaluate(options: argparse.Namespace) -> CommandResult:
-    from dstransformer.evaluation.comet import Comet, find_checkpoint
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.io.progress import reporting
 
-    if options.comet is not None:
-        find_checkpoint(options.comet)
+    _check_learned(options)
     if options.significance is not None:
         check_samples(options.significance, options.resamples, _seed(options))
     test_sets = read_test_sets(options.src or [], options.ref or [])
@@ -76,7 +75,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
         ]
         _warn_of_swapped_sides(options, bundles)
         runs = [_find_run(bundle) for bundle in bundles] if options.track else []
-        comet = None if options.comet is None else held.enter_context(Comet(options.comet, options.comet_python))
+        learned = _open_learned(options, held)
         results: list[SystemResult] = []
         language, tokenize = None, _tokenizer(options, bundles, test_sets)
         for path, bundle in zip(options.bundle, bundles, strict=True):
@@ -89,12 +88,12 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
                     test_sets,
                     name=str(path),
                     tokenize=tokenize,
-                    comet=comet,
+                    learned=learned,
                     write=write,
                     progress=progress,
                 )
         results += [
-            evaluate_file(path, lines, test_set, language, tokenize, comet) for path, lines, test_set in systems
+            evaluate_file(path, lines, test_set, language, tokenize, learned) for path, lines, test_set in systems
         ]
     results.sort(key=lambda result: test_sets.index(result.test_set))
     comparisons = _compare(options, results, test_sets, tokenize, language)
@@ -103,6 +102,37 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
         for line in _track([(folders[found.system], found) for found in results if found.system in folders]):
             logger.warning(line)
     return _report(options, results, comparisons)
+
+
+def _check_learned(options: argparse.Namespace) -> None:
+    """Check that the models of learned metrics are there, before something takes minutes."""
+    from dstransformer.evaluation.learned import find_model
+
+    for option, path in _learned(options):
+        find_model(option, path)
+
+
+def _open_learned(options: argparse.Namespace, held: contextlib.ExitStack) -> list[LearnedMetric]:
+    """The learned metrics, each in a process that ends with ``held``.
+
+    Raises:
+        UserError: Two models give scores of one name.
+    """
+    from dstransformer.evaluation.learned import LearnedMetric
+
+    opened: list[LearnedMetric] = []
+    for option, path in _learned(options):
+        metric = held.enter_context(LearnedMetric(option, path, options.metric_python, on_cpu=options.device == "cpu"))
+        if metric.name in [other.name for other in opened]:
+            raise UserError(f"--{option} {path}: another model gives {metric.name} already; evaluate them apart")
+        opened.append(metric)
+    return opened
+
+
+def _learned(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """The options of learned metrics that are given, each with its path."""
+    metricx = [options.metricx] if options.metricx else []
+    return [("comet", path) for path in options.comet or []] + [("metricx", path) for path in metricx]
 
 
 def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
@@ -285,6 +315,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
     from dstransformer.tracking.mlflow.tracked_run import RUN_END_SECONDS
     from dstransformer.training.checkpoints.following import Results, evaluate_run, find_bundle, validation_sets
 
+    _check_learned(options)
     run: Path = options.follow
     interval = INTERVAL if options.interval is None else options.interval
     options.device = options.device or "cpu"  # the training uses the GPU
@@ -303,18 +334,20 @@ def _follow(options: argparse.Namespace) -> CommandResult:
             log_evaluation(run, unlogged)
     with contextlib.suppress(OSError):
         os.nice(19)  # the training uses the processor too
-    found = evaluate_run(
-        run,
-        test_sets,
-        lambda bundle: load_translator(options, bundle),
-        interval=interval,
-        tokenize=options.tokenize or "auto",
-        say=_note,
-    )
-    for result in found:
-        print_text(json.dumps(result.to_json()) if options.json else format_line(result))
-        if options.track:
-            log_evaluation(run, result.to_json())
+    with contextlib.ExitStack() as held:
+        found = evaluate_run(
+            run,
+            test_sets,
+            lambda bundle: load_translator(options, bundle),
+            interval=interval,
+            tokenize=options.tokenize or "auto",
+            learned=_open_learned(options, held),
+            say=_note,
+        )
+        for result in found:
+            print_text(json.dumps(result.to_json()) if options.json else format_line(result))
+            if options.track:
+                log_evaluation(run, result.to_json())
     if options.track and (line := send_evaluations(run, wait_seconds=RUN_END_SECONDS)):
         logger.warning(line)
     return CommandResult()

@@ -94,13 +94,21 @@ def _add_texts(parser: CommandParser) -> None:
     )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of that test (12345, as in sacrebleu)")
     parser.add_argument(
-        "--comet", type=file, metavar="PATH", help="also COMET, by a downloaded model; see --comet-python"
+        "--comet",
+        type=file,
+        action="append",
+        metavar="PATH",
+        help="also COMET or COMETKiwi, by a downloaded model; may be repeated, see --metric-python",
     )
     parser.add_argument(
-        "--comet-python",
+        "--metricx", type=file, metavar="DIR", help="also MetricX-24, by a downloaded model with the tokenizer of mT5"
+    )
+    parser.add_argument(
+        "--metric-python",
         type=file,
         metavar="PYTHON",
-        help="the Python of an environment with the package unbabel-comet, which cannot be installed in this one",
+        help="the Python of an environment with the package of these metrics: unbabel-comet, which cannot be installed "
+        "in this one, or transformers",
     )
     parser.add_argument(
         "--track", action="store_true", help="put the scores into the MLflow run in which BUNDLE was trained"
@@ -121,7 +129,7 @@ def _add_following(parser: CommandParser) -> None:
 
 
 _TEXTS = {"src", "ref", "test_set", "langpair", "systems", "significance", "resamples", "seed", "track"}
-_TEXTS |= {"comet", "comet_python", "to", "tokenize"}
+_TEXTS |= {"comet", "metricx", "metric_python", "to", "tokenize"}
 _TAKEN = {
     "translation": {"bundle", "output", "follow", "interval"} | _TEXTS,
     **{name: task.OPTIONS for name, task in TASKS.items()},
@@ -147,13 +155,13 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
     missing = [] if following or given & {"bundle", "systems"} else ["BUNDLE or --systems"]
     if not following and not given & {"src", "ref", "test_set"}:
         missing.append("--src and --ref, or --test-set (a parser: --task parsing --gold TREES)")
-    if "ref" in given and "src" not in given and (given & {"bundle", "comet"} or following):
+    if "ref" in given and "src" not in given and (given & {"bundle", "comet", "metricx"} or following):
         missing.append("--src")
     if "src" in given and "ref" not in given:
         missing.append("--ref")
     if missing:
         raise UserError(f"--task translation needs {', '.join(dict.fromkeys(missing))}; see `dst evaluate --help`")
-    apart = {"bundle", "systems", "significance", "comet", "output"} if following else set()
+    apart = {"bundle", "systems", "significance", "output"} if following else set()
     if several := sorted(map(option_of, given & apart)):
         raise UserError(f"--follow and {several[0]} do not go together: leave one out")
     systems = len(options.bundle or []) + len((options.systems or [[]])[0])
@@ -168,8 +176,8 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
         raise UserError(f"--{unused[0]} is for --significance")
     if "significance" in given and systems < 2:
         raise UserError("--significance compares systems: name another BUNDLE, or --systems")
-    if "comet_python" in given and "comet" not in given:
-        raise UserError("--comet-python is for --comet")
+    if "metric_python" in given and not given & {"comet", "metricx"}:
+        raise UserError("--metric-python is for --comet and --metricx")
     if "track" in given and not following and not given & {"bundle"}:
         raise UserError("--track needs a BUNDLE: files of translations belong to no run")
     if "output" in given and (systems > 1 or "bundle" not in given):

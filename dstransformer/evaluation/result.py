@@ -14,6 +14,9 @@ _LABELS = {
     "chrf": "chrF2",
     "ter": "TER",
     "comet": "COMET",
+    "cometkiwi": "COMETKiwi",
+    "cometqe": "COMET-QE",
+    "metricx": "MetricX",
     "bleu_compound_split": "BLEU (compound-split)",
     "f1": "F1",
     "precision": "precision",
@@ -22,10 +25,13 @@ _LABELS = {
     "tagging_accuracy": "tagging accuracy",
 }
 
+#: Metrics whose lower scores are better: the loss, in nats; TER, which can exceed 100; MetricX, from 0 to 25 errors.
+_LOWER_IS_BETTER = ("loss", "ter", "metricx")
+
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus-level score, from 0 to 100; higher is better, except of ``ter`` and ``loss``, which can exceed 100.
+    """A corpus-level score. From 0 to 100, higher is better; but of :data:`_LOWER_IS_BETTER`.
 
     Attributes:
         name: Name of the metric in logs: ``bleu``, ``chrf``; ``bleu_first_500`` covers the first 500 sentences only,
@@ -56,7 +62,7 @@ class Score:
     @property
     def rank(self) -> float:
         """The value by which scores of equal names and signatures are ordered; more is better."""
-        return -self.value if self.name.partition("_")[0] in ("loss", "ter") else self.value
+        return -self.value if self.name.partition("_")[0] in _LOWER_IS_BETTER else self.value
 
     @property
     def number(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.decoding import Translator
-from dstransformer.errors import DataError, counted
+from dstransformer.errors import DataError, DstError, counted
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.evaluation.significance import Comparison
 from dstransformer.evaluation.testset import TestSet, evaluate_test_set, score_translations
@@ -18,7 +18,7 @@ from dstransformer.io.text import iter_lines
 from dstransformer.model import Bundle
 
 if TYPE_CHECKING:
-    from dstransformer.evaluation.comet import Comet
+    from dstransformer.evaluation.learned import LearnedMetric
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,8 @@ def evaluate_bundle(
     *,
     name: str,
     tokenize: str,
-    comet: Comet | None = None,
+    learned: Sequence[LearnedMetric] = (),
+    is_lenient: bool = False,
     write: Callable[[str], None] | None = None,
     progress: Advance | None = None,
 ) -> list[SystemResult]:
@@ -96,7 +97,8 @@ def evaluate_bundle(
         test_sets: The test sets, all with sources.
         name: The name of the system.
         tokenize: The tokenizer of BLEU.
-        comet: A COMET model, to add its score; None for no such score.
+        learned: Learned metrics, to add their scores.
+        is_lenient: Whether a learned metric that fails is a warning.
         write: Called with each translation, in order.
         progress: Called with the number of sentences just translated.
     """
@@ -120,7 +122,7 @@ def evaluate_bundle(
                 "evaluate a file of each",
                 test_set.name, ", ".join(sorted(tag.strip() or "no tag" for tag in tags)),
             )  # fmt: skip
-        evaluation = _with_comet(evaluation, texts, test_set, comet)
+        evaluation = _with_learned(evaluation, texts, test_set, learned, is_lenient=is_lenient)
         results.append(SystemResult(name, test_set, evaluation, facts))
     return results
 
@@ -146,7 +148,7 @@ def evaluate_file(
     test_set: TestSet,
     language: str | None,
     tokenize: str,
-    comet: Comet | None = None,
+    learned: Sequence[LearnedMetric] = (),
 ) -> SystemResult:
     """Score the translations in a file.
 
@@ -156,22 +158,34 @@ def evaluate_file(
         test_set: The test set.
         language: Code of the target language, for the paper's BLEU; None leaves it out.
         tokenize: The tokenizer of BLEU.
-        comet: A COMET model, to add its score; None for no such score.
+        learned: Learned metrics, to add their scores.
     """
     evaluation = score_translations(lines, test_set.references, language, tokenize)
-    evaluation = _with_comet(evaluation, test_set.sources, test_set, comet)
+    evaluation = _with_learned(evaluation, test_set.sources, test_set, learned)
     return SystemResult(path, test_set, evaluation, {"file": path})
 
 
-def _with_comet(
-    evaluation: Evaluation, sources: Sequence[str] | None, test_set: TestSet, comet: Comet | None
+def _with_learned(
+    evaluation: Evaluation,
+    sources: Sequence[str] | None,
+    test_set: TestSet,
+    learned: Sequence[LearnedMetric],
+    *,
+    is_lenient: bool = False,
 ) -> Evaluation:
-    """Add the score of COMET, if it is wanted; ``sources`` are those of the test set, without tags of directions."""
-    if comet is None:
-        return evaluation
-    assert sources is not None
-    found, each = comet.score(sources, evaluation.translations, test_set.references)
-    return replace(evaluation, scores=(*evaluation.scores, found), sentence_scores={found.name: each})
+    """Add the scores of learned metrics; ``sources`` are those of the test set, without tags of directions."""
+    for metric in learned:
+        assert sources is not None
+        try:
+            found, each = metric.score(sources, evaluation.translations, test_set.references)
+        except DstError as error:
+            if not is_lenient:
+                raise
+            logger.warning("%s: it has no score on %s this time", error, test_set.name)
+            continue
+        scores, sentence_scores = (*evaluation.scores, found), {**evaluation.sentence_scores, found.name: each}
+        evaluation = replace(evaluation, scores=scores, sentence_scores=sentence_scores)
+    return evaluation
 
 
 def format_result(result: SystemResult) -> str:

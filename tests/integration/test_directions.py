@@ -20,7 +20,7 @@ from dstransformer.data import Direction
 from dstransformer.decoding import Translator
 from dstransformer.decoding.commands import load_translator
 from dstransformer.errors import UserError
-from dstransformer.evaluation.comet import Comet
+from dstransformer.evaluation.learned import LearnedMetric
 from dstransformer.evaluation.result import Score
 from dstransformer.evaluation.systems import evaluate_bundle
 from dstransformer.evaluation.testset import TestSet
@@ -162,7 +162,7 @@ def test_long_texts_keep_their_tag_in_every_part(folder: Path) -> None:
     for tags in (translator.tags, None):  # None as in the server
         translator.tags = tags
         text = f"{first} {second.removeprefix('>>deu<< ')}"
-        parts = [part.begin + part.text for part in translator._divide([text], 1)]
+        parts = [part.begin + part.text for part in translator._divide([text], 1, split=False)[0]]
         assert translator.tokenizer.encode(parts) == translator.tokenizer.encode([first, second])
         joined = translator.translate([text])
         assert joined == [" ".join(text for text in apart if text)]
@@ -171,7 +171,7 @@ def test_long_texts_keep_their_tag_in_every_part(folder: Path) -> None:
 def test_a_limit_of_one_token_divides_text_too(folder: Path) -> None:
     translator = Translator.load(folder / "run")
     translator.settings = translator.settings.model_copy(update={"long_inputs": "split", "max_input_tokens": 1})
-    assert [part.owner for part in translator._divide([">>deu<< The dog. The cat."], 1)] == [0, 0]
+    assert [part.owner for part in translator._divide([">>deu<< The dog. The cat."], 1, split=False)[0]] == [0, 0]
 
 
 def test_a_model_of_one_direction_has_no_other() -> None:
@@ -214,8 +214,8 @@ def test_the_tags_of_the_sentences_choose_the_tokenizer(folder: Path) -> None:
         codes("zh", ">>fra<< A dog.")
 
 
-def test_comet_gets_sources_without_tags(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Recorder(Comet):
+def test_learned_metrics_get_sources_without_tags(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Recorder(LearnedMetric):
         def __init__(self) -> None:
             self.sources: list[str] = []
 
@@ -228,7 +228,7 @@ def test_comet_gets_sources_without_tags(folder: Path, caplog: pytest.LogCapture
     recorder = Recorder()
     test_set = TestSet("tagged", (">>deu<< A dog.", ">>eng<< Ein Hund."), ("Ein Hund.", "A dog."), "src", "ref")
     bundle = open_bundle(folder / "run")
-    evaluate_bundle(bundle, load_translator(bundle), [test_set], name="run", tokenize="13a", comet=recorder)
+    evaluate_bundle(bundle, load_translator(bundle), [test_set], name="run", tokenize="13a", learned=[recorder])
     assert recorder.sources == ["A dog.", "Ein Hund."]
     assert "tagged has sentences of several directions (>>deu<<, >>eng<<): each score is one for all" in caplog.text
 

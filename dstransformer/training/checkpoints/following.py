@@ -17,6 +17,7 @@ from dstransformer.decoding import Translator
 from dstransformer.errors import ConfigError, DataError, StorageError, UnreadableError, UserError, check_format_version
 from dstransformer.evaluation.bleu import bleu_tokenizer
 from dstransformer.evaluation.directions import covered_rows
+from dstransformer.evaluation.learned import LearnedMetric
 from dstransformer.evaluation.systems import (
     FORMAT_VERSION,
     SystemResult,
@@ -63,6 +64,7 @@ def evaluate_run(
     *,
     interval: float,
     tokenize: str = "auto",
+    learned: Sequence[LearnedMetric] = (),
     say: Callable[[str], None] = logger.info,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[SystemResult]:
@@ -76,6 +78,7 @@ def evaluate_run(
         load: Builds the translator of a bundle.
         interval: Seconds between two looks for a new checkpoint.
         tokenize: The tokenizer of BLEU, see :func:`dstransformer.evaluation.bleu.bleu_tokenizer`.
+        learned: Learned metrics, to add their scores. One that fails is a warning, and a result without its score.
         say: Called with a line when there is nothing to do but wait, once at a time.
         progress: Called with the number of sentences just translated.
 
@@ -95,10 +98,18 @@ def evaluate_run(
     for name, (bundle, translator) in follow(run, load_translator, interval, say=say):
         tokenizer = bleu_tokenizer(target_language(bundle, translator), tokenize, "--tokenize ")
         facts = bundle_facts(bundle, translator, tokenizer)
-        wanted = [test_set for test_set in test_sets if not results.has({**facts, "test_set": test_set.to_json()})]
+        also = {metric.name for metric in learned}
+        wanted = [one for one in test_sets if not results.has({**facts, "test_set": one.to_json()}, also)]
         for test_set in wanted:
             for result in evaluate_bundle(
-                bundle, translator, [test_set], name=name, tokenize=tokenizer, progress=progress
+                bundle,
+                translator,
+                [test_set],
+                name=name,
+                tokenize=tokenizer,
+                learned=learned,
+                is_lenient=True,
+                progress=progress,
             ):
                 results.append(name, result.to_json())
                 yield result
@@ -293,19 +304,20 @@ class Results:
 
     def __init__(self, run: Path) -> None:
         self._path = run / RESULTS_NAME
-        self._done = {_key(record) for record in self._read()}
+        self._done = _metrics_by_key(self._read())
 
-    def has(self, result: Mapping[str, Any]) -> bool:
-        """Whether there is a result of the same weights and test set, with the same search."""
-        return _key(result) in self._done
+    def has(self, result: Mapping[str, Any], metrics: Iterable[str] = ()) -> bool:
+        """Whether there is a result of the same weights and test set, with the same search, and with these metrics."""
+        return _key(result) in self._done and self._done[_key(result)].issuperset(metrics)
 
     def missing_in(self, others: Iterable[Mapping[str, Any]], test_sets: Sequence[TestSet]) -> list[dict[str, Any]]:
         """The results on these test sets that are not among ``others``, as they were given to :meth:`append`."""
-        known, digests = {_key(other) for other in others}, {test_set.to_json()["digest"] for test_set in test_sets}
+        known, digests = _metrics_by_key(others), {test_set.to_json()["digest"] for test_set in test_sets}
         return [
             {name: value for name, value in record.items() if name not in ("checkpoint", "time")}
             for record in self._read()
-            if _key(record) not in known and record["test_set"]["digest"] in digests
+            if record["test_set"]["digest"] in digests
+            and not (_key(record) in known and known[_key(record)].issuperset(record["metrics"]))
         ]
 
     def append(self, checkpoint: str, result: dict[str, Any]) -> None:
@@ -325,7 +337,7 @@ class Results:
                 os.fsync(file.fileno())
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}; the training is not affected") from None
-        self._done.add(_key(record))
+        self._done |= _metrics_by_key([record])
 
     def _read(self) -> Iterator[dict[str, Any]]:
         try:
@@ -349,6 +361,14 @@ def _key(record: Mapping[str, Any]) -> tuple[object, ...]:
     digest = test_set.get("digest") if isinstance(test_set, dict) else None
     values = (record.get("weights_sha256"), digest, *(record.get(name) for name in SETTINGS))
     return tuple(repr(value) if isinstance(value, list | dict) else value for value in values)
+
+
+def _metrics_by_key(records: Iterable[Mapping[str, Any]]) -> dict[tuple[object, ...], set[str]]:
+    """The names of the metrics that there are, of all records of a key together."""
+    found: dict[tuple[object, ...], set[str]] = {}
+    for record in records:
+        found.setdefault(_key(record), set()).update(record.get("metrics") or ())
+    return found
 
 
 def _ends_with_newline(descriptor: int) -> bool:

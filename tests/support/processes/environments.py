@@ -10,9 +10,17 @@ import pytest
 from support.processes.forks import REPOSITORY
 
 
-def side_python(name: str, package: str) -> Path:
-    """The Python of ``.venv-NAME``, or the one that ``DST_PACKAGE`` names; skips the test where there is none."""
+def side_python(name: str, package: str, install: str | None = None) -> Path:
+    """The Python of ``.venv-NAME``, or the one that ``DST_PACKAGE`` names; skips the test where there is none.
+
+    Args:
+        name: Of the environment.
+        package: What the tests call it.
+        install: What pip has to install; None for the package alone.
+    """
     python = Path(os.environ.get(f"DST_{package.upper()}", REPOSITORY / f".venv-{name}" / "bin" / "python"))
     if not python.exists():
-        pytest.skip(f"no {package}: python -m venv .venv-{name}, then .venv-{name}/bin/pip install {package}")
+        pytest.skip(
+            f"no {package}: python -m venv .venv-{name}, then .venv-{name}/bin/pip install {install or package}"
+        )
     return python

@@ -165,9 +165,11 @@ def test_slips_are_found_before_anything_is_translated(
     ("--follow run --interval 0", "--interval is for --follow, in seconds, more than 0"),
     ("--follow run --interval inf", "--interval is for --follow, in seconds, more than 0 and at most 86,400"),
     ("bundle --src a.en --ref a.de --comet model.ckpt", "--comet model.ckpt: model.ckpt is not a file: name the"),
+    ("bundle --src a.en --ref a.de --metricx a.en", "--metricx a.en: it has no config.json: name the folder"),
+    ("--follow run --comet none", "--comet none: none is not a file: name the checkpoint"),
     ("bundle --src a.en --ref a.de --comet a.en", "has no package unbabel-comet: install it in a separate environment"),
-    ("bundle --src a.en --ref a.de --comet a.en --comet-python none", "--comet-python none is not a program: name the"),
-    ("bundle --src a.en --ref a.de --comet-python python3", "--comet-python is for --comet"),
+    ("bundle --src a.en --ref a.de --comet a.en --metric-python none", "--metric-python none is not a program: name"),
+    ("bundle --src a.en --ref a.de --metric-python python3", "--metric-python is for --comet and --metricx"),
     ("--task parsing --gold a.en bundle bundle", "--task parsing takes one BUNDLE"),
     ("--task parsing --gold a.en bundle --systems a.bad", "--task parsing does not take --systems"),
 ])  # fmt: skip

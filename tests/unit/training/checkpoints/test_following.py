@@ -224,6 +224,23 @@ def test_results_are_kept_and_known(run: Path) -> None:
     assert Results(run).has(RESULT | {"weights_sha256": "b"})
 
 
+def test_a_result_without_a_metric_that_is_wanted_is_not_enough(run: Path) -> None:
+    results = Results(run)
+    results.append("step-00000001", RESULT | {"metrics": {"bleu": 1.0}})
+    assert results.has(RESULT, ["bleu"])
+    assert not results.has(RESULT, ["comet"])
+    results.append("step-00000001", RESULT | {"metrics": {"bleu": 1.0, "comet": 2.0}})
+    assert results.has(RESULT, ["comet"])
+    sent = RESULT | {"metrics": {"bleu": 1.0}}
+    test_set = TestSet("held", ("a",), ("b",), "held.en", "held.de")
+    of_set = [
+        {**RESULT, "test_set": test_set.to_json(), "metrics": {"bleu": 1.0, **more}} for more in ({}, {"ter": 2.0})
+    ]
+    for one in of_set:
+        results.append("step-00000002", one)
+    assert [one["metrics"] for one in results.missing_in([sent, of_set[0]], [test_set])] == [of_set[1]["metrics"]]
+
+
 def test_results_that_mlflow_has_not_are_found(run: Path) -> None:
     test_set = TestSet("held", ("a",), ("b",), "held.en", "held.de")
     results = Results(run)

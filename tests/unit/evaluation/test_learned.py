@@ -1,4 +1,4 @@
-"""The process of COMET, with a stand-in for the package; ``tests/integration/test_comet.py`` has the real one."""
+"""The process of a learned metric, with a stand-in for COMET; ``test_learned_metrics.py`` has the real ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import DataError, DstError
-from dstransformer.evaluation.comet import Comet
+from dstransformer.evaluation.learned import LearnedMetric
 
 STAND_IN = """
 from types import SimpleNamespace
-class Model:
+class RegressionMetric:
+    hparams = SimpleNamespace()
+    def requires_references(self):
+        return True
     def predict(self, samples, batch_size, gpus, progress_bar):
+        if samples[0]["mt"] == "dies":
+            raise SystemExit("out of memory")
         print("a library says something")
         if any(not sample["mt"] for sample in samples):
             raise ValueError("an empty\\nline")
@@ -26,7 +31,7 @@ def load_from_checkpoint(path, local_files_only):
         raise SystemExit("out of memory")
     if text != "model":
         raise RuntimeError(f"{text!r} is no model")
-    return Model()
+    return RegressionMetric()
 """
 
 
@@ -55,27 +60,34 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_it_scores_sentences_and_systems(python: str, checkpoint: Path) -> None:
-    with Comet(str(checkpoint.parents[1]), python) as comet:
+    with LearnedMetric("comet", str(checkpoint.parents[1]), python) as comet:
         for translations, wanted in ((["ab", "äöü"], [50.0, 75.0]), (["abcd", "a"], [100.0, 25.0])):
             score, each = comet.score(["x", "y"], translations, ["wxyz", "wxyz"])
             assert each == wanted
             assert (score.name, score.value) == ("comet", sum(wanted) / 2)
-            assert score.signature.startswith("comet:wmt|sha256:9372c470eeadd5ec|version:2.2.7|scale:100")
+            assert score.signature.startswith("comet:wmt|sha256:9372c470eeadd5ec|version:unbabel-comet 2.2.7|scale:100")
 
 
 def test_errors_are_one_line_and_the_model_goes_on(python: str, checkpoint: Path) -> None:
-    with Comet(str(checkpoint), python) as comet:
+    with LearnedMetric("comet", str(checkpoint), python) as comet:
         with pytest.raises(DstError, match=r"^COMET failed: ValueError: an empty line$"):
             comet.score(["x"], [""], ["y"])
         assert comet.score(["x"], ["y"], ["y"])[1] == [100.0]
     checkpoint.write_text("text")
     with pytest.raises(DataError, match=r"^--comet .* cannot be loaded: RuntimeError: 'text' is no model$"):
-        Comet(str(checkpoint), python)
+        LearnedMetric("comet", str(checkpoint), python)
+
+
+def test_a_model_whose_process_has_ended_is_loaded_again(python: str, checkpoint: Path) -> None:
+    with LearnedMetric("comet", str(checkpoint), python) as comet:
+        with pytest.raises(DstError, match=r"the process of --comet .* ended with status 1: out of memory$"):
+            comet.score(["x"], ["dies"], ["y"])
+        assert comet.score(["x"], ["y"], ["y"])[1] == [100.0]
 
 
 def test_a_process_that_ends_is_named(python: str, checkpoint: Path) -> None:
     checkpoint.write_text("dies")
-    with pytest.raises(DstError, match=r"^the process of COMET \(.*python\) ended with status 1: out of memory$"):
-        Comet(str(checkpoint), python)
-    with pytest.raises(DstError, match=r"the process of COMET \(true\) ended with status 0$"):
-        Comet(str(checkpoint), "true")
+    with pytest.raises(DstError, match=r"^the process of --comet \(.*python\) ended with status 1: out of memory$"):
+        LearnedMetric("comet", str(checkpoint), python)
+    with pytest.raises(DstError, match=r"the process of --comet \(true\) ended with status 0$"):
+        LearnedMetric("comet", str(checkpoint), "true")

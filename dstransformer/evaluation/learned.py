@@ -1,0 +1,196 @@
+"""Learned metrics: COMET (Rei et al., 2020), COMETKiwi (Rei et al., 2022) and MetricX-24 (Juraska et al., 2024).
+
+Each is computed in a process of its own, by a Python that has its package: ``unbabel-comet`` needs older versions of
+NumPy and Transformers than those here. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import IO, Any, Self
+
+from dstransformer.errors import DataError, DstError, UserError, shown
+from dstransformer.evaluation.result import Score
+from dstransformer.io.files import file_sha256
+
+#: Sentences in a batch of a model.
+BATCH_SIZE = 16
+
+SCRIPT = Path(__file__).with_name("learned_script.py")
+
+#: The package of each option.
+_PACKAGES = {"comet": "unbabel-comet", "metricx": "transformers"}
+
+#: The names of scores by the class of a model, where it is not ``comet``.
+_NAMES = {"UnifiedMetric": "cometkiwi", "ReferencelessRegression": "cometqe", "MetricX": "metricx"}
+
+
+def find_model(option: str, path: str) -> Path:
+    """The model of a metric on this machine.
+
+    Args:
+        option: ``comet`` or ``metricx``.
+        path: Of COMET the checkpoint, or the folder of a downloaded model, which has it in ``checkpoints/model.ckpt``;
+            of MetricX the folder of a model, with a tokenizer.
+
+    Raises:
+        DataError: It is not there.
+    """
+    given = Path(path)
+    found = given / "checkpoints" / "model.ckpt" if option == "comet" and given.is_dir() else given
+    if option == "comet" and not found.is_file():
+        raise DataError(
+            f"--comet {path}: {found} is not a file: name the checkpoint of a downloaded model (model.ckpt)"
+        )
+    if option == "metricx" and not (given / "config.json").is_file():
+        raise DataError(f"--metricx {path}: it has no config.json: name the folder of a downloaded model")
+    return found
+
+
+class LearnedMetric:
+    """A model in a process, which ends with the ``with`` block.
+
+    Attributes:
+        name: The name of its score: ``comet``, ``cometkiwi``, ``cometqe`` or ``metricx``.
+        uses_references: Whether it compares with references.
+
+    Args:
+        option: ``comet`` or ``metricx``.
+        path: See :func:`find_model`.
+        python: The Python that has the metric's package; None for the one that runs this.
+        on_cpu: Whether it leaves GPUs alone.
+
+    Raises:
+        UserError: ``python`` is not a program, or lacks the package.
+        DataError: The model is not of this metric, or cannot be read.
+        DstError: The process ended before the model was loaded.
+    """
+
+    def __init__(self, option: str, path: str, python: str | None = None, *, on_cpu: bool = False) -> None:
+        self._option, self._path, self._model = option, path, find_model(option, path)
+        self._python, self._on_cpu = python or sys.executable, on_cpu
+        self._process: subprocess.Popen[str] | None = None
+        self._log: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        facts = self._start()
+        self.name = _NAMES.get(facts["class"] if not facts["uses_references"] or option == "metricx" else "", "comet")
+        self.uses_references: bool = facts["uses_references"]
+        scale = "" if option == "metricx" else "|scale:100"
+        model, digest = _model_name(self._model), _digest(self._model)
+        self._signature = f"{self.name}:{model}|sha256:{digest[:16]}|version:{facts['version']}{scale}"
+
+    def score(
+        self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
+    ) -> tuple[Score, list[float]]:
+        """The mean score of the sentences, and the score of each; COMET's times 100.
+
+        If the process has ended, the next call starts another.
+
+        Raises:
+            DstError: The model raised an error, or its process ended.
+        """
+        samples = [
+            {"src": source, "mt": translation, **({"ref": reference} if self.uses_references else {})}
+            for source, translation, reference in zip(sources, translations, references, strict=True)
+        ]
+        if self._process is None:
+            self._start()
+        answer = self._ask({"samples": samples, "batch_size": BATCH_SIZE})
+        if "error" in answer:
+            label = Score(self.name, 0.0).label
+            raise DstError(f"{label} failed: {shown(answer['error'], quote=False, limit=300)}")
+        factor = 1.0 if self._option == "metricx" else 100.0
+        scores = [factor * one for one in answer["scores"]]
+        return Score(self.name, fmean(scores), self._signature), scores
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self._log.close()
+
+    def _start(self) -> dict[str, Any]:
+        """Load the model; returns what the process says of it."""
+        if (program := shutil.which(self._python)) is None:
+            package = _PACKAGES[self._option]
+            raise UserError(f"--metric-python {self._python} is not a program: name the Python that has {package}")
+        self._process = subprocess.Popen(
+            [program, "-I", str(SCRIPT), self._option, str(self._model.absolute())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=_environment(self._on_cpu),
+        )  # fmt: skip
+        try:
+            facts = self._read(self._process)
+            if facts.get("lacks") in ("comet", "torch", "transformers"):
+                raise UserError(
+                    f"--{self._option}: {self._python} has no package {_PACKAGES[self._option]}: install it in a "
+                    "separate environment, and name its Python with --metric-python"
+                )
+            if "error" in facts:
+                reason = shown(facts["error"], quote=False, limit=300)
+                raise DataError(f"--{self._option} {self._path} cannot be loaded: {reason}")
+        except BaseException:
+            self.close()
+            raise
+        return facts
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._exit_error(self._process) from None
+        return self._read(self._process)
+
+    def _read(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise self._exit_error(process)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _exit_error(self, process: subprocess.Popen[str]) -> DstError:
+        status = process.wait()
+        self.close()
+        self._log.seek(0)
+        lines = [line.strip() for line in self._log if line.strip()]
+        last = f": {shown(lines[-1], quote=False, limit=200)}" if lines else ""
+        return DstError(f"the process of --{self._option} ({self._python}) ended with status {status}{last}")
+
+
+def _model_name(model: Path) -> str:
+    """What a model is called: by its folder, or by its repository in the hub's cache."""
+    folder = model.parent.parent if model.parent.name == "checkpoints" else model
+    cached = next((one.name for one in folder.absolute().parents if one.name.startswith("models--")), None)
+    return cached.rpartition("--")[2] if cached else folder.name
+
+
+def _digest(model: Path) -> str:
+    if model.is_file():
+        return file_sha256(model)
+    files = sorted(path for ending in ("*.safetensors", "*.bin") for path in model.glob(ending))
+    return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
+
+
+def _environment(on_cpu: bool) -> dict[str, str]:
+    """The environment without ``PYTHON…`` variables, which are for the Python of this process."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return kept | ({"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {})
