@@ -64,7 +64,7 @@ def _add_texts(parser: CommandParser) -> None:
         "--test-set",
         metavar="NAME,…",
         help="test sets by name: sacrebleu's, if in its cache (wmt14,wmt13), or from a folder in the layout in "
-        "which they are published (flores200:DIR, flores200/dev:DIR, ntrex:DIR, wmt24pp:DIR)",
+        "which they are published (flores200:DIR, flores200/dev:DIR, ntrex:DIR, wmt24pp:DIR, bouquet:DIR)",
     )
     parser.add_argument(
         "--langpair",

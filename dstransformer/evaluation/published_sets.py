@@ -1,6 +1,7 @@
 """Test sets in the layouts in which they are published, from a folder on this machine.
 
-FLORES-200 and FLORES+ (NLLB Team, 2022), NTREX-128 (Federmann et al., 2022) and WMT24++ (Deutsch et al., 2025).
+FLORES-200 and FLORES+ (NLLB Team, 2022), NTREX-128 (Federmann et al., 2022), WMT24++ (Deutsch et al., 2025) and BOUQuET
+(Omnilingual MT Team, 2025).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.languages import divide_codes, find_code, list_codes
 from dstransformer.io.text import iter_lines
 
-#: The splits of FLORES. The first is taken if none is named.
-_FLORES_SPLITS = ("devtest", "dev")
+#: The splits of the sets that have several. The first is taken if none is named.
+_SPLITS = {"flores200": ("devtest", "dev"), "bouquet": ("test", "dev")}
 
 _NTREX_SRC, _NTREX_REF = "newstest2019-src.", "newstest2019-ref."
 
@@ -30,7 +31,7 @@ def published_test_set(name: str, languages: str) -> TestSet:
     """Read a test set from a folder.
 
     Args:
-        name: ``flores200:DIR``, ``flores200/dev:DIR``, ``ntrex:DIR`` or ``wmt24pp:DIR``.
+        name: ``flores200:DIR``, ``flores200/dev:DIR``, ``ntrex:DIR``, ``wmt24pp:DIR``, ``bouquet:DIR``, ``bouquet/dev:DIR``.
         languages: Codes of any kind: ``en-de``, ``eng_Latn-deu_Latn``. The set's own codes name the result.
 
     Raises:
@@ -44,17 +45,15 @@ def published_test_set(name: str, languages: str) -> TestSet:
         raise UserError(f"--test-set {name}: name the folder of the set, {kind}:DIR")
     if not folder.is_dir():
         raise DataError(f"--test-set {name}: {folder} is not a folder; download the set, and name its folder")
-    if split and (kind != "flores200" or split not in _FLORES_SPLITS):
-        raise UserError(f"--test-set {name}: {kind} has no split {shown(split)}{_splits(kind)}")
+    splits = _SPLITS.get(kind, ())
+    if split and split not in splits:
+        known = f"; it has {' and '.join(splits)}" if splits else ""
+        raise UserError(f"--test-set {name}: {kind} has no split {shown(split)}{known}")
     return _READERS[kind](folder, split, languages)
 
 
-def _splits(kind: str) -> str:
-    return f"; it has {' and '.join(_FLORES_SPLITS)}" if kind == "flores200" else ""
-
-
 def _read_flores(folder: Path, split: str, languages: str) -> TestSet:
-    split = split or _FLORES_SPLITS[0]
+    split = split or _SPLITS["flores200"][0]
     folder = folder if folder.name == split else folder / split
     files: dict[str, Path] = {}
     for ending in (f".{split}", ".jsonl", ".parquet") if folder.is_dir() else ():
@@ -67,7 +66,7 @@ def _read_flores(folder: Path, split: str, languages: str) -> TestSet:
             "eng_Latn.parquet"
         )
     pair = _codes(languages, list(files), str(folder))
-    return _two_files("flores200" if split == _FLORES_SPLITS[0] else f"flores200/{split}", pair, files)
+    return _two_files("flores200" if split == _SPLITS["flores200"][0] else f"flores200/{split}", pair, files)
 
 
 def _read_ntrex(folder: Path, _: str, languages: str) -> TestSet:
@@ -103,10 +102,23 @@ def _read_wmt24pp(folder: Path, _: str, languages: str) -> TestSet:
     return TestSet(f"wmt24pp {src}-{tgt}", sources, references, str(path), str(path))
 
 
+def _read_bouquet(folder: Path, split: str, languages: str) -> TestSet:
+    """Read its sentences. The file of a language has that on its source side, and English on the other."""
+    split = split or _SPLITS["bouquet"][0]
+    place = folder / "data" / "sentence_level" / split
+    files = {path.stem: path for path in _listed(place) if path.suffix == ".parquet"} if place.is_dir() else {}
+    if not files:
+        raise DataError(f"{folder} is not of BOUQuET: it has no data/sentence_level/{split}/eng_Latn.parquet")
+    pair = _codes(languages, list(files), str(place))
+    name = "bouquet" if split == _SPLITS["bouquet"][0] else f"bouquet/{split}"
+    return _two_files(name, pair, files, ("uniq_id", "src_text"))
+
+
 _READERS: Mapping[str, Callable[[Path, str, str], TestSet]] = {
     "flores200": _read_flores,
     "ntrex": _read_ntrex,
     "wmt24pp": _read_wmt24pp,
+    "bouquet": _read_bouquet,
 }
 
 
@@ -130,32 +142,34 @@ def _codes(languages: str, codes: Sequence[str], where: str) -> tuple[str, str]:
     return src, tgt
 
 
-def _two_files(name: str, pair: tuple[str, str], files: Mapping[str, Path]) -> TestSet:
+def _two_files(
+    name: str, pair: tuple[str, str], files: Mapping[str, Path], columns: tuple[str, str] = ("id", "text")
+) -> TestSet:
     src, ref = (files[code] for code in pair)
-    sources, references = _sentences(src), _sentences(ref)
+    sources, references = _sentences(src, *columns), _sentences(ref, *columns)
     if len(sources) != len(references):
         raise DataError(
             f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references):,}: "
             "line n of one must translate line n of the other"
         )
     if apart := sources.keys() ^ references.keys():
-        raise DataError(f"{src} and {ref} do not belong together: only one has a record whose id is {min(apart)}")
+        only = f"only one has a record whose {columns[0]} is {min(apart)}"
+        raise DataError(f"{src} and {ref} do not belong together: {only}")
     return TestSet(f"{name} {'-'.join(pair)}", tuple(sources.values()), tuple(references.values()), str(src), str(ref))
 
 
-def _sentences(path: Path) -> dict[int, str]:
-    """The sentences of a file in order: its lines by number, or ``text`` of its records by their ``id``."""
+def _sentences(path: Path, key: str, column: str) -> dict[Any, str]:
+    """The sentences of a file in order: its lines by number, or the texts of its records by their keys."""
     if path.suffix == ".jsonl":
         records = [(where, record) for where, record in _records(path)]
     elif path.suffix == ".parquet":
-        records = [(f"{path}, row {row}", record) for row, record in enumerate(_rows(path), 1)]
+        records = [(f"{path}, row {row}", record) for row, record in enumerate(_rows(path, key, column), 1)]
     else:
         return dict(enumerate(iter_lines(path), 1))
-    ids = [record.get("id") for _, record in records]
-    if not all(type(number) is int for number in ids) or len(set(ids)) < len(ids):
-        raise DataError(f"{path}: its records need an id each, a whole number that occurs once")
-    texts = {record["id"]: _text(record, "text", where) for where, record in records}
-    return dict(sorted(texts.items()))
+    keys, kind = [record.get(key) for _, record in records], int if key == "id" else str
+    if not all(type(one) is kind for one in keys) or len(set(keys)) < len(keys):
+        raise DataError(f"{path}: its records need a different {key} each")
+    return dict(sorted((record[key], _text(record, column, where)) for where, record in records))
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -170,13 +184,13 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, record
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path, *wanted: str) -> list[dict[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         file = pq.ParquetFile(path)
-        columns = [name for name in ("id", "text") if name in file.schema_arrow.names]
+        columns = [name for name in wanted if name in file.schema_arrow.names]
         rows: list[dict[str, Any]] = file.read(columns=columns).to_pylist()
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise DataError(f"{path} cannot be read as Parquet ({shown(error, quote=False)}): copy it again") from None

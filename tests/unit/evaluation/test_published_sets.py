@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -99,7 +100,7 @@ class TestFlores:
         (tmp_path / "devtest" / "fra_Latn.jsonl").write_text("{", encoding="utf-8")
         write(tmp_path / "devtest" / "ita_Latn.jsonl", ["[]"])
         for pair, message in (
-            ("en-de", "eng_Latn.jsonl: its records need an id each"),
+            ("en-de", "eng_Latn.jsonl: its records need a different id each"),
             ("de-en", "deu_Latn.jsonl, line 1: text is 5, not a text"),
             ("fr-en", "fra_Latn.jsonl, line 1: not a JSON object"),
             ("it-en", "ita_Latn.jsonl, line 1: not a JSON object"),
@@ -120,6 +121,32 @@ def test_ntrex_is_read_in_any_direction(ntrex: Path) -> None:
     assert published_test_set(f"ntrex:{ntrex / 'NTREX-128'}", "de-en").sources == tuple(DE)
     assert published_test_set(f"ntrex:{ntrex}", "de-fr-CA").name == "ntrex deu-fra-CA"
     assert published_test_set(f"ntrex:{ntrex}", "fr-de").sources == tuple(FR)
+
+
+def test_bouquet_is_read_in_any_direction(tmp_path: Path) -> None:
+    """Each file is a language, translated to English; its sentences are told by their ids, in any order."""
+    texts = {"eng_Latn": EN, "deu_Latn": DE, "por_Latn_braz1246": FR}
+    for split, code in product(("test", "dev"), texts):
+        rows = [
+            {"level": "sentence_level", "uniq_id": f"P{number:03}-S1", "src_lang": code, "src_text": line,
+             "tgt_lang": "eng_Latn", "tgt_text": english}
+            for number, line, english in zip(range(3), texts[code], EN, strict=True)
+        ]  # fmt: skip
+        path = tmp_path / "data" / "sentence_level" / split / f"{code}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(
+            pa.Table.from_pylist(rows[:: -1 if code == "deu_Latn" else 1][: 2 if split == "dev" else 3]), path
+        )
+    found = published_test_set(f"bouquet:{tmp_path}", "de-pt")
+    assert (found.name, found.sources) == ("bouquet deu_Latn-por_Latn_braz1246", tuple(DE))
+    assert found.references == tuple(FR)
+    assert published_test_set(f"bouquet:{tmp_path}", "en-de").sources == tuple(EN)
+    with pytest.raises(DataError, match="do not belong together: only one has a record whose uniq_id is P000-S1"):
+        published_test_set(f"bouquet/dev:{tmp_path}", "en-de")
+    with pytest.raises(UserError, match="bouquet has no split 'train'; it has test and dev"):
+        published_test_set(f"bouquet/train:{tmp_path}", "en-de")
+    with pytest.raises(DataError, match="is not of BOUQuET: it has no data/sentence_level"):
+        published_test_set(f"bouquet:{tmp_path / 'data'}", "en-de")
 
 
 def test_wmt24pp_leaves_bad_sources_out(wmt24pp: Path) -> None:
