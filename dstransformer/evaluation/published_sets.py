@@ -31,7 +31,7 @@ def published_test_set(name: str, languages: str) -> TestSet:
     """Read a test set from a folder.
 
     Args:
-        name: ``flores200:DIR``, ``flores200/dev:DIR``, ``ntrex:DIR``, ``wmt24pp:DIR``, ``bouquet:DIR``, ``bouquet/dev:DIR``.
+        name: Such as ``flores200:DIR``, ``flores200/dev:DIR``, ``ntrex:DIR``, ``wmt24pp:DIR``, ``bouquet:DIR``.
         languages: Codes of any kind: ``en-de``, ``eng_Latn-deu_Latn``. The set's own codes name the result.
 
     Raises:
