@@ -82,4 +82,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks --all
 
 clean:
-	rm -rf .venv .venv-argos .venv-comet .venv-eole .venv-lowest .venv-marian .venv-release quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist
+	rm -rf .venv .venv-* quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist

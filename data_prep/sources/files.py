@@ -296,9 +296,11 @@ def _read_tsv(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
     first = 1
     for lines in _read_lines(text):
         rows = [line.split("\t") for line in lines]
+        if text.columns:
+            rows = [[cell for column in text.columns for cell in row[column : column + 1]] for row in rows]
         for number, row in enumerate(rows, first):
             if len(row) != 2:
-                found = f"{len(row)} columns" if len(row) > 1 else "no tab"
+                found = "too few columns" if text.columns else f"{len(row)} columns" if len(row) > 1 else "no tab"
                 advice = ": leave out the others, for example with `cut -f 1,2`" if len(row) > 1 else ""
                 raise DataError(f"{text}, line {number}: {found}, wanted source, tab, target{advice}")
         if first == 1:

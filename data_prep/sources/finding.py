@@ -38,7 +38,9 @@ class Finder:
         Raises:
             DataError: A pattern fits no file, or the sides have different numbers of files.
         """
-        found = [self.texts(side, languages if len(sides) == 1 else None) for side in sides]
+        if len(sides) == 1:
+            return [texts for name in sides[0] for texts in self._both(name, languages)]
+        found = [self.texts(side) for side in sides]
         if len({len(texts) for texts in found}) > 1:
             counts = " and ".join(
                 f"{' '.join(map(str, names))} {len(t)}" for names, t in zip(sides, found, strict=True)
@@ -48,16 +50,23 @@ class Finder:
             )
         return list(zip(*found, strict=True))
 
-    def texts(self, names: Names, languages: tuple[str, str] | None = None) -> list[Text]:
-        """The texts that names, patterns such as ``part-*.en.gz`` and addresses stand for.
-
-        With ``languages`` they may be corpora of OPUS, which hold both.
+    def texts(self, names: Names) -> list[Text]:
+        """The texts of one language that names, patterns such as ``part-*.en.gz`` and addresses stand for.
 
         Raises:
-            UserError: A corpus of OPUS is not wanted here.
+            UserError: A corpus of two languages is not wanted here.
             DataError: A pattern fits no file, or a file cannot be downloaded.
         """
-        return [text for name in names for text in self._texts(name, languages)]
+        return [text for name in names for text in self._texts(name, None)]
+
+    def _both(self, name: Path | Address, languages: tuple[str, str]) -> list[tuple[Text, ...]]:
+        """The texts with both languages that a name stands for, or pairs of texts."""
+        if not (isinstance(name, Address) and name.url.startswith("mtdata:")):
+            return [(text,) for text in self._texts(name, languages)]
+        from data_prep.sources.mtdata_index import fetch_mtdata
+        from data_prep.sources.remote import default_cache
+
+        return fetch_mtdata(name, languages, self._cache or default_cache(), self._progress, offline=self._offline)
 
     def _texts(self, name: Path | Address, languages: tuple[str, str] | None) -> list[Text]:
         if isinstance(name, Path):

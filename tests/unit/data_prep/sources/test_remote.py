@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
-import http.server
 import io
 import tarfile
-import threading
 import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
@@ -16,6 +13,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from support.data.file_server import Server, file_server
 from support.data.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
 from support.s3 import s3_server
 
@@ -28,53 +26,6 @@ from dstransformer.data import Corpus
 from dstransformer.errors import DataError, UserError
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder; what a path begins with decides how it misbehaves."""
-
-    requests: list[str]
-
-    def do_GET(self) -> None:
-        self.path = self.path.removeprefix("http://corpora.invalid")  # asked for as of a proxy
-        self.server.requests.append(self.path)  # type: ignore[attr-defined]
-        path = self.path.partition("?")[0]
-        if path.startswith("/cut/"):
-            self._send(self._content(path), stated=True, most=100)
-        elif path.startswith("/unstated/"):
-            self._send(self._content(path), stated=False)
-        elif path.startswith("/refused/"):
-            self.send_error(403)
-        else:
-            super().do_GET()
-
-    def do_HEAD(self) -> None:
-        self.path = self.path.removeprefix("http://corpora.invalid")
-        if self.path.startswith(("/cut/", "/unstated/", "/refused/")):
-            self.send_error(405)
-        else:
-            super().do_HEAD()
-
-    def _content(self, path: str) -> bytes:
-        return (Path(self.directory) / Path(path).name).read_bytes()
-
-    def _send(self, content: bytes, *, stated: bool, most: int | None = None) -> None:
-        self.send_response(200)
-        if stated:
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content[:most])
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-class Server(http.server.ThreadingHTTPServer):
-    requests: list[str]
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server of the folder ``www``, which holds 200 pairs."""
@@ -84,13 +35,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     folder.mkdir()
     for side, words in (("en", ENGLISH), ("de", GERMAN)):
         (folder / f"x.{side}").write_text("".join(sentence(n, words) + "\n" for n in range(200)))
-    with Server(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))) as running:
-        running.requests = []
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
+    with file_server(folder) as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 def options(**given: Any) -> FilesOptions:
