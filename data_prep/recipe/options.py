@@ -265,8 +265,8 @@ class HubOptions(_SourceOptions):
     _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
 
     source: Literal["hub"] = "hub"
-    name: Annotated[str, AfterValidator(check_utf8), Placeholder("NAME")] = Field(
-        description="the data set on the hub, such as Helsinki-NLP/opus-100"
+    name: Annotated[str, AfterValidator(check_utf8), Placeholder("NAME")] | None = Field(
+        None, description="the data set on the hub, such as Helsinki-NLP/opus-100; or give --hub-path"
     )
     subset: Annotated[str, Placeholder("NAME")] | None = Field(None, description="its subset, such as de-en")
     src_lang: Language = Field(description="language code of the source side, for example en")
@@ -287,6 +287,12 @@ class HubOptions(_SourceOptions):
     hub_path: Folder | None = Field(None, description="a local copy in the hub's layout")
     cache_dir: Folder | None = Field(None, description="where `datasets` keeps downloads")
     offline: bool = Field(False, description="use the cache only")
+
+    @model_validator(mode="after")
+    def _name_something(self) -> Self:
+        if self.name is None and self.hub_path is None:
+            raise ValueError("source hub needs --name, such as Helsinki-NLP/opus-100, or --hub-path")
+        return self
 
 
 class Wmt14Options(_SourceOptions):

@@ -272,7 +272,7 @@ def _describe_error(detail: Mapping[str, Any]) -> str:
     if bound is not None:
         message = bound.format(**detail["ctx"])
     if isinstance(detail["input"], dict) and detail["type"] == "value_error":  # a check across a section's values
-        return f"{where}: {message}"
+        return f"{where}: {message}" if where else message
     return f"{where} = {shown(detail['input'])}: {message[0].lower()}{message[1:]}"
 
 
