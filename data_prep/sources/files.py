@@ -332,6 +332,14 @@ def _read_xml(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
         yield _table(batch)
 
 
+def _read_messages(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
+    from data_prep.sources.messages import iter_messages
+
+    pairs = iter_messages(text, src_lang, tgt_lang)
+    while batch := list(islice(pairs, _BATCH_LINES)):
+        yield _table(batch)
+
+
 def _read_lines(text: Text) -> Iterator[list[str]]:
     """Read the lines of a file in batches."""
     lines = iter_sentences(text)
@@ -353,4 +361,6 @@ _READERS: dict[str, Callable[[Text, str, str], Iterator[pa.Table]]] = {
     ".parquet": read_parquet,
     ".arrow": read_arrow,
     ".feather": read_arrow,
+    ".po": _read_messages,
+    ".mo": _read_messages,
 }

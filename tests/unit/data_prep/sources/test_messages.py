@@ -1,0 +1,110 @@
+"""Message catalogues of gettext as a source of pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_prep.sources.messages import iter_messages
+from data_prep.sources.texts import local_text
+from dstransformer.errors import DataError
+
+polib = pytest.importorskip("polib", reason="needs polib: pip install 'dstransformer[po]'")
+
+CATALOGUE = r"""
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\n"
+"Language: de_DE\n"
+"Plural-Forms: nplurals=2; plural=(n != 1);\n"
+
+msgctxt "menu"
+msgid "_Open …"
+msgstr "_Öffnen …"
+
+msgid "Two\n"
+"lines\n"
+msgstr "Zwei\nZeilen\n"
+
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "%d Datei"
+msgstr[1] "%d Dateien"
+
+msgid "Not translated"
+msgstr ""
+
+#, fuzzy
+msgid "Close"
+msgstr "Öffnen"
+
+#~ msgid "Old"
+#~ msgstr "Alt"
+"""
+
+PAIRS = [
+    ("_Open …", "_Öffnen …"), ("Two lines", "Zwei Zeilen"), ("%d file", "%d Datei"), ("%d files", "%d Dateien"),
+]  # fmt: skip
+
+
+def pairs(path: Path, src: str = "en", tgt: str = "de") -> list[tuple[str, str]]:
+    return list(iter_messages(local_text(path), src, tgt))
+
+
+def test_translated_messages_are_pairs_in_both_formats_and_directions(tmp_path: Path) -> None:
+    source, compiled = tmp_path / "program.po", tmp_path / "program.mo"
+    source.write_text(CATALOGUE, encoding="utf-8")
+    polib.pofile(str(source)).save_as_mofile(str(compiled))
+    assert pairs(source) == PAIRS
+    assert sorted(pairs(compiled, "eng", "deu")) == sorted(PAIRS)
+    assert pairs(source, "de", "en") == [(tgt, src) for src, tgt in PAIRS]
+
+
+def test_one_plural_form_translates_the_plural(tmp_path: Path) -> None:
+    path = tmp_path / "ja.po"
+    path.write_text(
+        'msgid ""\nmsgstr "Language: ja\\nContent-Type: text/plain; charset=EUC-JP\\n"\n\n'
+        'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] "%d 個のファイル"\n',
+        encoding="euc-jp",
+    )
+    assert pairs(path, "en", "ja") == [("%d files", "%d 個のファイル")]
+
+
+def test_a_catalogue_without_a_language_tells_it_by_its_place(tmp_path: Path) -> None:
+    text = CATALOGUE.replace('"Language: de_DE\\n"\n', "")
+    for place in ("de/LC_MESSAGES/a.po", "de@informal/LC_MESSAGES/a.po"):
+        path = tmp_path / place
+        path.parent.mkdir(parents=True)
+        path.write_text(text, encoding="utf-8")
+        assert pairs(path) == PAIRS
+    path = tmp_path / "a.po"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=r"a.po does not say its language: give it a line 'Language: de\\n'"):
+        pairs(path)
+
+
+@pytest.mark.parametrize(("content", "name", "message"), [
+    (CATALOGUE.replace("de_DE", "fr"), "a.po", "a.po translates from en into fr, not from en into de"),
+    (CATALOGUE.replace("Language: de_DE", "X-Source-Language: sv\\nLanguage: de"), "a.po", "from sv into de, not from"),
+    ("msgid\n", "a.po", "a.po is not a catalogue of gettext, or damaged (Syntax error"),
+    ("what?", "a.mo", "a.mo is not a catalogue of gettext, or damaged ("),
+    ("", "a.mo", "a.mo is not a catalogue of gettext, or damaged ("),
+])  # fmt: skip
+def test_other_files_are_refused(content: str, name: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError) as refused:
+        pairs(path)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_compiled_catalogue_that_was_cut_is_refused(tmp_path: Path) -> None:
+    compiled = tmp_path / "a.mo"
+    polib.pofile(CATALOGUE).save_as_mofile(str(compiled))
+    whole = compiled.read_bytes()
+    for cut in range(0, len(whole) - 1, 7):
+        compiled.write_bytes(whole[:cut])
+        with pytest.raises(DataError, match=r"^[^\n]* is not a catalogue of gettext, or damaged [^\n]*$"):
+            pairs(compiled)
