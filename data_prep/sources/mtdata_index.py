@@ -30,6 +30,7 @@ from data_prep.sources.texts import SEPARATOR, Text, find_member
 from dstransformer.errors import DataError, UserError, shown
 from dstransformer.io.compression import without_ending
 from dstransformer.io.files import replacing, storage_errors, sync
+from dstransformer.io.json_text import parse_json
 from dstransformer.io.languages import find_code, matching_codes
 from dstransformer.io.progress import Progress
 from dstransformer.io.requirements import how_to_install
@@ -121,7 +122,7 @@ def _look_up(wanted: str, languages: tuple[str, str], folder: Path, progress: Pr
     for name in names:
         codes = name.strip('"').split("-")[3:]
         if len(codes) == 2 and all(any(means(code, one) for code in codes) for one in languages):
-            near.append(json.loads(name))
+            near.append(parse_json(name))
     found = [f"mtdata:{name}" for name in get_close_matches(wanted, near, n=3, cutoff=0.5)]
     advice = "`mtdata list --id --langs deu-eng` lists those of a pair"
     if found:

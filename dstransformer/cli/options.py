@@ -31,7 +31,7 @@ ADDITIONS = {
 }
 
 #: The values of ``validation.tokenize``, without an import of the configuration.
-TOKENIZERS = ("auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none")
+TOKENIZERS = ("auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none", "bpe")
 
 
 class CommandResult(NamedTuple):

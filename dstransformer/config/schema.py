@@ -246,7 +246,9 @@ class TrainingConfig(Section):
 
 
 #: A tokenizer of sacrebleu's BLEU; ``auto``: by the target language.
-BleuTokenizer = Literal["auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none"]
+BleuTokenizer = Literal[
+    "auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none", "bpe"
+]
 
 
 class ValidationConfig(Section):

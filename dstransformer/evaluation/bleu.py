@@ -11,6 +11,7 @@ from pathlib import Path
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.tokenizers.tokenizer_base import BaseTokenizer
 from sacremoses import MosesTokenizer
 
 from dstransformer.errors import ConfigError, DataError
@@ -18,6 +19,9 @@ from dstransformer.evaluation.result import Score
 from dstransformer.io.languages import is_chinese_or_japanese, is_divided, language
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
+
+#: What says that a piece goes on in the next.
+_PIECE_END = re.compile(r"@@( |$)")
 
 #: Typographic quotation marks and the ellipsis, in plain characters.
 _PLAIN_MARKS = str.maketrans({**dict.fromkeys("„“”‟«»", '"'), **dict.fromkeys("‚‘’‛‹›", "'"), "…": "..."})
@@ -113,6 +117,30 @@ def is_asian(tokenize: str, code: str | None, references: Iterable[str]) -> bool
     return is_chinese_or_japanese(references)
 
 
+class _JoinedPieces(BaseTokenizer):
+    """Joins the pieces of subword-nmt's BPE (Sennrich et al., 2016), ``lo@@ ad``; tokens are what spaces separate."""
+
+    def signature(self) -> str:
+        return "bpe"
+
+    def __call__(self, line: str) -> str:
+        return _PIECE_END.sub("", line)
+
+
+def bleu_metric(tokenize: str, *, effective_order: bool = False) -> BLEU:
+    """Sacrebleu's BLEU with a tokenizer, see :func:`bleu_tokenizer`.
+
+    ``bpe`` is for text that is stored as Moses tokens in pieces, scored as fairseq and ``multi-bleu -lc`` do: with
+    pieces joined, in lower case, without smoothing.
+    """
+    if tokenize != "bpe":
+        return BLEU(tokenize=tokenize, effective_order=effective_order)
+    metric = BLEU(tokenize="none", effective_order=effective_order, lowercase=True, smooth_method="none", force=True)
+    metric.tokenizer = _JoinedPieces()
+    metric.tokenizer_signature = metric.tokenizer.signature()
+    return metric
+
+
 def score(translations: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> tuple[Score, ...]:
     """Score detokenised text: cased BLEU (Papineni et al., 2002), and chrF2 (Popović, 2015).
 
@@ -126,7 +154,7 @@ def score(translations: Sequence[str], references: Sequence[str], tokenize: str 
     """
     _check_counts(translations, references)
     return (
-        _corpus_score("bleu", BLEU(tokenize=tokenize), translations, references),
+        _corpus_score("bleu", bleu_metric(tokenize), translations, references),
         _corpus_score("chrf", CHRF(), translations, references),
     )
 

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from dstransformer.errors import UserError
-from dstransformer.evaluation.bleu import ter_metric
+from dstransformer.evaluation.bleu import bleu_metric, ter_metric
 
 #: A paired test: bootstrap resampling (Koehn, 2004), or approximate randomisation (Riezler and Maxwell, 2005).
 Test = Literal["bootstrap", "randomisation"]
@@ -136,7 +135,7 @@ def compare(
         UserError: ``samples`` or ``seed`` is not positive.
     """
     drawn = check_samples(test, samples, seed)
-    metrics = {"bleu": BLEU(tokenize=tokenize), "chrf": CHRF(), "ter": ter_metric(asian=asian)}
+    metrics = {"bleu": bleu_metric(tokenize), "chrf": CHRF(), "ter": ter_metric(asian=asian)}
     with _seeded(seed):
         signatures, found = PairedTest(
             [(system, list(translations)) for system, translations in systems],

@@ -24,7 +24,7 @@ from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.scoring import PairScore, Scorer
 from dstransformer.decoding.texts import BUFFER_LINES
 from dstransformer.errors import DataError, counted, shown
-from dstransformer.evaluation.bleu import score
+from dstransformer.evaluation.bleu import bleu_metric, score
 from dstransformer.evaluation.result import Score
 from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.text import iter_lines
@@ -305,7 +305,7 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize
         DataError: The list has more or fewer lines than the references.
     """
     _check_lines(groups, references, path)
-    metric = BLEU(tokenize=tokenize, effective_order=True)
+    metric = bleu_metric(tokenize, effective_order=True)
     statistics = [_statistics(metric, group, references[group[0].line - 1]) for group in groups]
     listed = {group[0].line for group in groups}
     missing = [reference for line, reference in enumerate(references, 1) if line not in listed]
@@ -366,7 +366,7 @@ class ExpectedUtility:
     """
 
     def __init__(self, utility: Utility, weighting: Weighting, tokenize: str = "13a") -> None:
-        self._metric = CHRF() if utility == "chrf" else BLEU(tokenize=tokenize, effective_order=True)
+        self._metric = CHRF() if utility == "chrf" else bleu_metric(tokenize, effective_order=True)
         self._weigh: Callable[[Sequence[Candidate]], list[float]] = _uniform if weighting == "uniform" else _by_model
 
     def scores(self, group: Sequence[Candidate]) -> list[float]:

@@ -47,6 +47,14 @@ def test_bleu_is_cased_and_tokenized_by_13a() -> None:
     assert score(["Ein Hund läuft ."], ["Ein Hund läuft."])[0].value == pytest.approx(100.0)
 
 
+def test_bpe_joins_pieces_in_lower_case_without_smoothing() -> None:
+    pieces, joined = ["Ein Mann mit sa@@ f@@ ti@@ g-@@ grü@@ nem Ba@@ ll"], ["ein mann mit saftig-grünem ball"]
+    found = score(pieces, joined, "bpe")[0]
+    assert found.value == pytest.approx(100.0)
+    assert found.signature.startswith("nrefs:1|case:lc|eff:no|tok:bpe|smooth:none|version:")
+    assert score(["ein mann mit ball"], ["ein mann im ball"], "bpe")[0].value == 0.0
+
+
 def test_signatures_say_how_scores_were_computed() -> None:
     bleu, chrf = score(REFERENCES, REFERENCES)
     assert (bleu.name, bleu.label) == ("bleu", "BLEU")
