@@ -101,6 +101,7 @@ class TestResult:
         assert sorted(path.name for path in (plain_run / "checkpoints").glob("step-*")) == steps
         files = {"model.safetensors", "config.yaml", "tokenizer.model", "provenance.json"}
         assert {path.name for path in (plain_run / "bundle").iterdir()} == files
+        assert '"launcher": "no launcher"' in (plain_run / "logs" / "start.json").read_text()
 
     def test_metrics_hold_one_object_per_line(self, plain_run: Path) -> None:
         training = records(plain_run, "train")
