@@ -58,7 +58,7 @@ Under a launcher, the launcher's exit status counts; [launching](../guide/launch
 | `XDG_CACHE_HOME` | folder of compiled kernels and downloads, instead of `~/.cache` |
 | `DST_OPUS` | address of a mirror of OPUS, instead of `https://object.pouta.csc.fi` |
 | `MLFLOW_TRACKING_URI` | MLflow's store, if `tracking.uri` is null |
-| `DST_EXIT_WAIT` | seconds that `launch/exit-status.sh` waits for the record of a run (60) |
+| `DST_EXIT_WAIT` | seconds that `dst-exit-status` waits for the record of a run (60) |
 """
 
 

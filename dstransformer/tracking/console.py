@@ -200,7 +200,7 @@ class ConsoleProgress(Tracker):
 
 
 def _format_train_metrics(metrics: Mapping[str, float]) -> dict[str, str]:
-    parts = {"epoch": f"epoch {metrics['epoch'] + 1:.0f}"} if "epoch" in metrics else {}  # counted from 0, shown from 1
+    parts = {"epoch": f"epoch {metrics['epoch']:.0f}"} if "epoch" in metrics else {}
     formats = {
         "loss": "loss {:.4f}",
         "lr": "lr {:.2e}",

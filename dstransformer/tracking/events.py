@@ -51,7 +51,7 @@ class UpdateDone:
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """The training metrics since the last event of this kind: ``loss``, ``lr``, ``tokens_per_second``."""
+    """The training metrics since the last event of this kind: ``loss``, ``lr``, ``epoch`` (from 1)."""
 
     step: int
     metrics: Mapping[str, float]

@@ -153,7 +153,7 @@ class Trainer:
     def _log(self) -> None:
         step = self.state.step
         record = self.metrics.summarise(self.engine)
-        self.tracker.emit(TrainingProgress(step, {**record, "epoch": float(self.state.position.epoch)}))
+        self.tracker.emit(TrainingProgress(step, {**record, "epoch": float(self.state.position.epoch + 1)}))
         self.tracker.emit(CostTotal(step, self.cost.totals))
 
     def _validate(self) -> None:

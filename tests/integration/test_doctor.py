@@ -133,7 +133,7 @@ import torch
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.rank_log import RankLog, RankProcess, record_start
 with RankLog(Processes(0, 0, 1)) as log:
-    record_start(Path(sys.argv[1]), [RankProcess(host=platform.node(), process=os.getpid())])
+    record_start(Path(sys.argv[1]), [RankProcess(host=platform.node(), process=os.getpid())], log.launcher)
     log.open(Path(sys.argv[1]))
     log.enter(7, "update")
     try:

@@ -14,7 +14,7 @@ from support.processes.forks import REPOSITORY, environment
 NOTEBOOK = REPOSITORY / "docs" / "tutorial" / "first-model.ipynb"
 SMALLER = {
     "--pairs 50000 --vocab-size 1000": "--pairs 1500 --valid-size 20 --test-size 20 --vocab-size 500",
-    "training.max_updates=300": "training.max_updates=6",
+    "training.max_updates=500": "training.max_updates=6",
     "validation.every=100": "validation.every=3",
 }
 

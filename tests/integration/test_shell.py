@@ -27,7 +27,7 @@ from support.services.mlflow_server import make_start
 def run():
     progress = ConsoleProgress(100_000)
     progress.emit(make_start())
-    metrics = {"loss": 3.25, "lr": 0.001, "tokens_per_second": 123456.0, "epoch": 3.0, "memory_gib": 41.25, "mfu": 0.38}
+    metrics = {"loss": 3.25, "lr": 0.001, "tokens_per_second": 123456.0, "epoch": 4.0, "memory_gib": 41.25, "mfu": 0.38}
     progress.emit(TrainingProgress(54_321, metrics))
     if progress._live is not None:
         progress._live.refresh()

@@ -98,13 +98,13 @@ class Start(BaseModel):
     ranks: list[RankProcess]
 
 
-def record_start(run: Path, ranks: Sequence[RankProcess], environment: Mapping[str, str] = os.environ) -> None:
+def record_start(run: Path, ranks: Sequence[RankProcess], launcher: str) -> None:
     """Make the folder of logs, record the start of a run, and forget the end of an earlier one. Only on rank 0.
 
     Raises:
         StorageError: The folder cannot be written.
     """
-    start = Start(version=__version__, launcher=launcher_name(environment), time=time.time(), ranks=list(ranks))
+    start = Start(version=__version__, launcher=launcher, time=time.time(), ranks=list(ranks))
     with storage_errors(run):
         (run / LOGS).mkdir(exist_ok=True)
         (run / END_NAME).unlink(missing_ok=True)
@@ -148,11 +148,13 @@ class RankLog:
         environment: The environment variables.
 
     Attributes:
+        launcher: What started this process; read before it joins, which sets the variables of a launcher.
         run: The run folder; None before :meth:`open`.
     """
 
     def __init__(self, processes: Processes, environment: Mapping[str, str] = os.environ) -> None:
         self._rank = processes.rank
+        self.launcher = launcher_name(environment)
         self.run: Path | None = None
         self._handler: logging.Handler = MemoryHandler(_EARLY_RECORDS, logging.CRITICAL + 1, flushOnClose=False)
         self._logger = logging.Logger(f"rank {self._rank}", logging.INFO)
@@ -162,7 +164,7 @@ class RankLog:
         self._logger.info(
             "rank %d of %d on %s, process %d, dstransformer %s, Python %s, %s, started by %s",
             processes.rank, processes.world_size, platform.node(), os.getpid(), __version__,
-            platform.python_version(), versions, launcher_name(environment),
+            platform.python_version(), versions, self.launcher,
         )  # fmt: skip
 
     def __enter__(self) -> RankLog:

@@ -147,7 +147,7 @@ class Session:
         processes = self.world.gather(RankProcess(host=platform.node(), process=os.getpid()))
         with self.world.collective_errors():
             if self.world.is_rank0:
-                record_start(run, processes)
+                record_start(run, processes, self._monitor.log.launcher)
         self._monitor.log.open(run)
         try:
             with self._watching_peers():

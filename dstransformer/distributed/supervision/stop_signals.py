@@ -167,6 +167,8 @@ class StopRequest:
             if number == signal.SIGINT and self._handled.interrupts > 1:
                 signal.default_int_handler(number, frame)
             self._exit("stopped at the second signal")
+        if self._handled.interrupts:
+            number = signal.SIGINT  # which a launcher passes on as SIGTERM
         name, first = signal.Signals(number).name, self.received is None
         self.received, event = self._own_cause or (name, name)
         if first:

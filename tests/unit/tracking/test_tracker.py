@@ -185,7 +185,7 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
     progress = ConsoleProgress(200, Console(file=text, width=40))
     progress.emit(make_start(resume_step=100))
     progress.emit(
-        TrainingProgress(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0, "epoch": 1.0})
+        TrainingProgress(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0, "epoch": 2.0})
     )
     sample = Sample("[bold]A dog.", "Ein Hund.", "Hund.")
     progress.emit(EvaluationDone("valid", 150, evaluation_of(loss=3.5, bleu=21.456, samples=[sample])))

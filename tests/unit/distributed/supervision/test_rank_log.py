@@ -165,7 +165,7 @@ def test_the_first_record_of_an_end_stays_until_the_next_start(run: Path) -> Non
     assert end is not None
     assert end.message == "first"
     shutil.rmtree(run / LOGS)
-    record_start(run, [RankProcess(host="a", process=7)] * 2, {"SLURM_STEP_NUM_TASKS": "2"})
+    record_start(run, [RankProcess(host="a", process=7)] * 2, "srun")
     start = read_start(run)
     assert start is not None
     assert (start.launcher, [each.process for each in start.ranks], read_end(run)) == ("srun", [7, 7], None)

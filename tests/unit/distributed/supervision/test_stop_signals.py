@@ -29,6 +29,7 @@ def test_the_first_interrupt_requests_a_stop_and_the_second_raises(capfd: pytest
             "dst: SIGINT: the run stops after this update and writes a checkpoint; again stops it at once\n"
         )
         signal.raise_signal(signal.SIGTERM)  # a launcher passes the interrupt on
+        assert stop.received == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert capfd.readouterr().err == ""

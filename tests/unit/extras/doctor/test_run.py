@@ -80,7 +80,7 @@ def log_rank(run: Path, text: str, rank: int = 0, size: int = 1) -> None:
 
 def test_only_the_log_of_the_last_start_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = RankProcess(host=platform.node(), process=os.getpid())
-    record_start(tmp_path, [process] * 2)
+    record_start(tmp_path, [process] * 2, "no launcher")
     for text in ("the first", "the second"):
         for rank in range(2):
             log_rank(tmp_path, text, rank, 2)
