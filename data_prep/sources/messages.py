@@ -44,7 +44,8 @@ def iter_messages(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
             _check_complete(content)
             catalogue: Any = polib.mofile(content)
         else:
-            catalogue = polib.pofile(content.decode(polib.detect_encoding(content, True)))
+            # With a line end, as polib would read a file that has this name.
+            catalogue = polib.pofile(f"{content.decode(polib.detect_encoding(content, True))}\n")
     except DamagedDataError:
         raise DataError(f"{text}: the compressed data are truncated or damaged; copy the file again") from None
     except (OSError, ValueError, LookupError, struct.error) as error:
@@ -87,13 +88,14 @@ def _is_swapped(header: dict[str, str], text: Text, src_lang: str, tgt_lang: str
     Messages are in English unless the header says otherwise.
     """
     name = text.member or str(text.path)
-    into = header.get("Language", "").partition("@")[0].strip() or _language_of_name(name)
+    into = re.split("[@.]", header.get("Language", "").strip())[0] or _language_of_name(name)
     if not into:
         raise DataError(
             f"{text} does not say its language: give it a line 'Language: {tgt_lang}\\n' in its header, or put it into "
             f"a folder {tgt_lang}/LC_MESSAGES"
         )
-    codes = (header.get("X-Source-Language", "").strip() or "en", into)
+    stated = header.get("X-Source-Language", "").strip()
+    codes = ("en" if stated in ("", "C", "POSIX") else stated, into)
     for swapped, wanted in enumerate(((src_lang, tgt_lang), (tgt_lang, src_lang))):
         if all(matching_codes(one, [code]) for one, code in zip(wanted, codes, strict=True)):
             return bool(swapped)

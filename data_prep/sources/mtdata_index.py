@@ -78,7 +78,7 @@ def fetch_mtdata(
     if src == tgt:
         raise DataError(f"{name} has one text for {languages[0]} and {languages[1]}: name two languages")
     urls = (entry.url,) if isinstance(entry.url, str) else entry.url
-    two = entry.kind in _SIDES and len(entry.in_paths or urls) == 2
+    two = entry.kind in _SIDES and len(entry.in_paths or urls) == 2 and (len(urls) == 1 or not entry.in_paths)
     one = entry.kind in _BOTH and len(urls) == 1 and len(entry.cols) == 2
     if not (two or one) or entry.did.startswith(_FILTERED):
         why = "with pairs that mtdata leaves out" if entry.did.startswith(_FILTERED) else "which is not read here"

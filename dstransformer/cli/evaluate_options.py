@@ -176,12 +176,19 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
         raise UserError(f"--{unused[0]} is for --significance")
     if "significance" in given and systems < 2:
         raise UserError("--significance compares systems: name another BUNDLE, or --systems")
-    if "metric_python" in given and not given & {"comet", "metricx"}:
-        raise UserError("--metric-python is for --comet and --metricx")
+    _check_learned(options, given)
     if "track" in given and not following and not given & {"bundle"}:
         raise UserError("--track needs a BUNDLE: files of translations belong to no run")
     if "output" in given and (systems > 1 or "bundle" not in given):
         raise UserError("--output is for the translations of one BUNDLE on one test set")
+
+
+def _check_learned(options: argparse.Namespace, given: set[str]) -> None:
+    learned = given & {"comet", "metricx"}
+    if "metric_python" in given and not learned:
+        raise UserError("--metric-python is for --comet and --metricx")
+    if learned and options.tokenize == "bpe":
+        raise UserError("--comet and --metricx read whole words: join the pieces, and leave out --tokenize bpe")
 
 
 def search_options(options: argparse.Namespace) -> list[str]:

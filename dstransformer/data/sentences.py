@@ -9,7 +9,7 @@ from itertools import chain
 from dstransformer.io.languages import language
 from dstransformer.io.requirements import check_installed
 
-#: A text after which Chinese and Japanese have no space: it ends with kana, an ideograph or their punctuation.
+#: Text that no space follows in Chinese and Japanese: it ends with kana, an ideograph or their punctuation.
 NO_SPACE_FOLLOWS = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef][”’]*$")
 
 

@@ -127,6 +127,11 @@ class _JoinedPieces(BaseTokenizer):
         return _PIECE_END.sub("", line)
 
 
+def joined_pieces(texts: Sequence[str], tokenize: str) -> Sequence[str]:
+    """The texts with their pieces joined if the tokenizer is ``bpe``, for scores other than BLEU."""
+    return list(map(_JoinedPieces(), texts)) if tokenize == "bpe" else texts
+
+
 def bleu_metric(tokenize: str, *, effective_order: bool = False) -> BLEU:
     """Sacrebleu's BLEU with a tokenizer, see :func:`bleu_tokenizer`.
 
@@ -155,7 +160,7 @@ def score(translations: Sequence[str], references: Sequence[str], tokenize: str 
     _check_counts(translations, references)
     return (
         _corpus_score("bleu", bleu_metric(tokenize), translations, references),
-        _corpus_score("chrf", CHRF(), translations, references),
+        _corpus_score("chrf", CHRF(), *(joined_pieces(side, tokenize) for side in (translations, references))),
     )
 
 

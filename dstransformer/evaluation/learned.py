@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import IO, Any, Self
 
 from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.evaluation.result import Score
-from dstransformer.io.files import file_sha256
+from dstransformer.io.files import file_sha256, read_error
 
 #: Sentences in a batch of a model.
 BATCH_SIZE = 16
@@ -78,14 +79,16 @@ class LearnedMetric:
     def __init__(self, option: str, path: str, python: str | None = None, *, on_cpu: bool = False) -> None:
         self._option, self._path, self._model = option, path, find_model(option, path)
         self._python, self._on_cpu = python or sys.executable, on_cpu
+        digest = _digest(self._model)
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         facts = self._start()
         self.name = _NAMES.get(facts["class"] if not facts["uses_references"] or option == "metricx" else "", "comet")
         self.uses_references: bool = facts["uses_references"]
         scale = "" if option == "metricx" else "|scale:100"
-        model, digest = _model_name(self._model), _digest(self._model)
-        self._signature = f"{self.name}:{model}|sha256:{digest[:16]}|version:{facts['version']}{scale}"
+        self._signature = (
+            f"{self.name}:{_model_name(self._model)}|sha256:{digest[:16]}|version:{facts['version']}{scale}"
+        )
 
     def score(
         self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
@@ -109,6 +112,8 @@ class LearnedMetric:
             raise DstError(f"{label} failed: {shown(answer['error'], quote=False, limit=300)}")
         factor = 1.0 if self._option == "metricx" else 100.0
         scores = [factor * one for one in answer["scores"]]
+        if not all(map(isfinite, scores)):
+            raise DstError(f"{Score(self.name, 0.0).label} of a sentence is not a number")
         return Score(self.name, fmean(scores), self._signature), scores
 
     def close(self) -> None:
@@ -162,9 +167,14 @@ class LearnedMetric:
     def _read(self, process: subprocess.Popen[str]) -> dict[str, Any]:
         assert process.stdout is not None
         line = process.stdout.readline()
-        if not line:
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            if line.endswith("\n"):
+                process.kill()
             raise self._exit_error(process)
-        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def _exit_error(self, process: subprocess.Popen[str]) -> DstError:
@@ -184,10 +194,18 @@ def _model_name(model: Path) -> str:
 
 
 def _digest(model: Path) -> str:
-    if model.is_file():
-        return file_sha256(model)
-    files = sorted(path for ending in ("*.safetensors", "*.bin") for path in model.glob(ending))
-    return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
+    """The hash of the weights.
+
+    Raises:
+        DataError: They cannot be read.
+    """
+    try:
+        if model.is_file():
+            return file_sha256(model)
+        files = sorted(path for ending in ("*.safetensors", "*.bin") for path in model.glob(ending))
+        return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
+    except OSError as error:
+        raise read_error(model, error) from None
 
 
 def _environment(on_cpu: bool) -> dict[str, str]:

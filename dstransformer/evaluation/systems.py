@@ -181,7 +181,7 @@ def _with_learned(
         except DstError as error:
             if not is_lenient:
                 raise
-            logger.warning("%s: it has no score on %s this time", error, test_set.name)
+            logger.warning("%s: no %s score for %s", error, metric.name, test_set.name)
             continue
         scores, sentence_scores = (*evaluation.scores, found), {**evaluation.sentence_scores, found.name: each}
         evaluation = replace(evaluation, scores=scores, sentence_scores=sentence_scores)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dstransformer.data.reader import text_digest
 from dstransformer.errors import DataError, UserError, counted, shown
-from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, score, ter
+from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, joined_pieces, score, ter
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.io.compression import without_ending
 from dstransformer.io.languages import divide_codes, matching_codes
@@ -207,13 +207,14 @@ def score_translations(
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
     """
+    outputs, wanted = joined_pieces(translations, tokenize), joined_pieces(references, tokenize)
     scores: tuple[Score, ...] = (
         *score(translations, references, tokenize),
-        ter(translations, references, asian=is_asian(tokenize, language, references)),
+        ter(outputs, wanted, asian=is_asian(tokenize, language, references)),
     )
     moses = language is not None and known(language).tag is not None and known(language).tokenizer == "13a"
     if language is not None and moses:  # Moses divides no Chinese, Japanese, Thai …
-        scores = (*scores, compound_split_bleu(translations, references, language))
+        scores = (*scores, compound_split_bleu(outputs, wanted, language))
     return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
 
 

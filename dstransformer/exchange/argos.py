@@ -24,7 +24,7 @@ from dstransformer.model import Bundle, open_bundle
 PACKAGE_VERSION, ARGOS_VERSION = "1.0", "1.11"
 
 #: Argos Translate's codes, where they are no ISO 639: by language, and script or region.
-_CODES = {("zh", "Hant"): "zt", ("pt", "BR"): "pb"}
+_CODES = {("zh", "Hant"): "zt", ("pt", "BR"): "pb", ("fil", ""): "tl"}
 
 _README = """\
 # {from_name} to {to_name}

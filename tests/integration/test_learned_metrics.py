@@ -181,4 +181,4 @@ raise SystemExit('out of memory')"
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 5
     assert "MetricX" not in done.stdout
-    assert done.stderr.count("ended with status 1: out of memory: it has no score on validation this time") == 5
+    assert done.stderr.count("ended with status 1: out of memory: no metricx score for validation") == 5

@@ -28,7 +28,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(bundle: Path) -> Iterator[Server]:
-    with serving(bundle, "--api", "libretranslate") as server:
+    with serving(bundle, "--api", "libretranslate", "--max-sentences", "5") as server:
         yield server
 
 
@@ -70,7 +70,10 @@ def test_json_with_several_texts_a_detected_language_and_markup(server: Server, 
     assert page == {"translatedText": f'<p class="a">{wanted[0]}</p> <p>{wanted[1]}</p>'}
     n_best = [output.text for output in translator.search([TEXT[0]], n_best=3)[0]]
     assert asked(server, q=TEXT[0], alternatives=2) == {"translatedText": wanted[0], "alternatives": n_best[1:]}
+    assert asked(server, q=f" {TEXT[0]}\n", alternatives=1)["translatedText"] == f" {wanted[0]}\n"
     assert asked(server, q=f"{TEXT[0]}\n{TEXT[0]}", alternatives=2)["alternatives"] == []
+    long = "\n".join([TEXT[0]] * 12)  # in requests of at most 5 sentences
+    assert asked(server, q=long) == {"translatedText": "\n".join([wanted[0]] * 12)}
 
 
 def test_what_a_page_asks_for(server: Server) -> None:
@@ -100,6 +103,7 @@ def test_extensions_of_browsers_may_ask_and_other_pages_may_not(server: Server) 
     ({"q": "<b>a", "source": "en", "target": "de", "format": "html"}, 400,
      "sentence 1, column 1: '<b>' is not closed on its line"),
     ({"q": "a\ud800", "source": "en", "target": "de"}, 400, "the body is neither a JSON object nor a form in UTF-8"),
+    ({"q": ["a"] * 6, "source": "auto", "target": "de"}, 400, "q has more than 5 texts (--max-sentences)"),
     ([1], 400, "the body is neither a JSON object nor a form in UTF-8"),
 ])  # fmt: skip
 def test_refusals_have_one_line_each(server: Server, body: Any, status: int, error: str) -> None:
@@ -115,6 +119,10 @@ def test_forms_are_checked_too(server: Server) -> None:
         {"error": "the parameter alternatives must be a whole number, 0 or more"},
     )
     assert server.ask("POST", "/translate", b"a", {"content-type": "text/plain"}).status == 415
+    reply = server.ask("POST", "/translate", b"q=%ED%A0%80&source=en&target=de", FORM)
+    assert (reply.status, reply.json) == (400, {"error": "the body is neither a JSON object nor a form in UTF-8"})
+    assert server.post({"q": ["a"]}, "/detect").json == {"error": "the parameter q must be a text"}
+    assert server.ask("GET", "/translate").json["error"].startswith("GET is not allowed here; this server has ")
     missing = server.ask("GET", "/suggest")
     assert (missing.status, missing.json["error"][:23]) == (404, "there is no such page; ")
 

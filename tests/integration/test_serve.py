@@ -122,7 +122,7 @@ class TestRefusals:
         (b'{"text": "dog", "prefix": ["a", "b"]}', 422, "prefix has 2 texts for 1 sentences"),
         (b'{"text": ["dog", "\\ud800"]}', 422, "sentence 2 has half a surrogate pair"),
         (b'{"text": ["dog", "' + b"fox " * 25_000 + b'"]}', 422, "sentence 2 has "),
-        (json.dumps({"text": ["dog"] * 51}).encode(), 422, "text has 51 sentences; this server takes at most 50"),
+        (json.dumps({"text": ["dog"] * 51}).encode(), 422, "there are 51 texts; this server takes at most 50"),
         (b'{"text": "' + b"dog " * 2_500_000 + b'"}', 413, "the request is larger than 1,048,576 bytes"),
     ])  # fmt: skip
     def test_bad_requests_have_a_reason(self, server: Server, body: bytes, status: int, reason: str) -> None:

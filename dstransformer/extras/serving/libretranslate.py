@@ -1,6 +1,6 @@
 """The interface of LibreTranslate, for its clients.
 
-A text has any number of sentences and lines. A request is JSON or a form, and an error has the key ``error``.
+A text has any number of sentences and lines. A request is JSON or a form; an error has the key ``error``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,6 @@ Asked = TypeVar("Asked", bound=BaseModel)
 
 _PATHS = ("/translate", "/detect", "/languages", "/frontend/settings", "/healthz", "/metrics")
 
-#: What each parameter must be, for error messages.
-_EXPECTED = {
-    "q": "a text, or a list of texts",
-    "source": "the code of a language, or auto",
-    "target": "the code of a language",
-    "format": "text or html",
-    "alternatives": "a whole number, 0 or more",
-}
-
 #: Maximum parameters of a form.
 _MAX_FIELDS = 1000
 
@@ -49,17 +40,17 @@ _FRONTEND_TIMEOUT = 500
 class Question(BaseModel):
     """A text, or several, to translate. Other keys, such as ``api_key``, are ignored."""
 
-    q: str | list[str]
-    source: str
-    target: str
-    format: Literal["text", "html"] = "text"
-    alternatives: int = Field(0, ge=0)
+    q: str | list[str] = Field(description="a text, or a list of texts")
+    source: str = Field(description="the code of a language, or auto")
+    target: str = Field(description="the code of a language")
+    format: Literal["text", "html"] = Field("text", description="text or html")
+    alternatives: int = Field(0, ge=0, description="a whole number, 0 or more")
 
 
 class Sample(BaseModel):
     """A text whose language is asked for."""
 
-    q: str
+    q: str = Field(description="a text")
 
 
 class Languages:
@@ -67,6 +58,9 @@ class Languages:
 
     Args:
         pairs: The codes of source and target of each direction.
+
+    Raises:
+        DataError: Two of the model's codes are one language.
     """
 
     def __init__(self, pairs: Collection[tuple[str, str]]) -> None:
@@ -74,9 +68,12 @@ class Languages:
         self.targets: dict[str, list[str]] = {}
         for src, tgt in pairs:
             first, second = (language(code).tag or code for code in (src, tgt))
-            self._own |= {first: src, second: tgt}
-            self.targets.setdefault(first, []).append(second)
-            self.targets.setdefault(second, [])
+            if self._own.setdefault(first, src) != src or self._own.setdefault(second, tgt) != tgt:
+                raise DataError(f"the model's languages {src} and {tgt} have codes of others too: leave out --api")
+            for code in (first, second):
+                self.targets.setdefault(code, [])
+            if second not in self.targets[first]:
+                self.targets[first].append(second)
 
     def find(self, wanted: str) -> str:
         """The code of a language that a client names by a code of any kind.
@@ -144,22 +141,24 @@ def _add_translations(app: FastAPI, service: Service, languages: Languages) -> N
         asked = await _read(request, Question)
         texts = [asked.q] if isinstance(asked.q, str) else asked.q
         target = languages.find(asked.target)
+        if len(texts) > service.limits.sentences:
+            raise RefusedError(400, f"q has more than {service.limits.sentences:,} texts (--max-sentences)")
         if asked.source == "auto":
-            sources = [(await asyncio.to_thread(languages.scores, text))[0] for text in texts]
+            sources = await asyncio.to_thread(lambda: [languages.scores(text)[0] for text in texts])
         else:
             sources = [(languages.find(asked.source), 100.0)] * len(texts)
         for source, _ in sources:
             languages.check(source, target)
         there = {index: text for index, text in enumerate(texts) if sources[index][0] != target}
         to = languages.own(target) if service.health().directions else None
-        answer = await service.translate(
-            _plan(list(there.values()), asked, to, service.beam_size), partial(wait_for_disconnect, request)
-        )
+        own = languages.own(sources[0][0]) if texts else None
+        plan = await asyncio.to_thread(_plan, list(there.values()), own, asked, to, service.beam_size)
+        answer = await service.translate(plan, partial(wait_for_disconnect, request))
         if answer is None:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         found: list[dict[str, Any]] = [{"text": text} for text in texts]
         for index, one in zip(there, answer["translations"], strict=True):
-            found[index] = one
+            found[index] = one if plan.split else one | {"text": _with_margins(texts[index], one["text"])}
         columns: dict[str, list[Any]] = {"translatedText": [one["text"] for one in found]}
         if asked.source == "auto":
             columns["detectedLanguage"] = [{"confidence": score, "language": code} for code, score in sources]
@@ -174,10 +173,16 @@ def _add_translations(app: FastAPI, service: Service, languages: Languages) -> N
         return JSONResponse([{"confidence": score, "language": code} for code, score in scores])
 
 
-def _plan(texts: list[str], asked: Question, to: str | None, beam_size: int) -> TranslateRequest:
+def _with_margins(text: str, translation: str) -> str:
+    """A translation between the spaces and line ends that are around the text."""
+    first, last = len(text) - len(text.lstrip()), len(text.rstrip())
+    return f"{text[:first]}{translation}{text[last:]}" if translation else text
+
+
+def _plan(texts: list[str], src_lang: str | None, asked: Question, to: str | None, beam_size: int) -> TranslateRequest:
     """The request as the server's own interface has it. Alternatives are those of single sentences."""
     markup = asked.format == "html"
-    if asked.alternatives and not markup and len(split_sentences(texts, None)[0]) == len(texts):
+    if asked.alternatives and not markup and len(split_sentences(texts, src_lang)[0]) == len(texts):
         return TranslateRequest(text=texts, to=to, n_best=min(asked.alternatives + 1, beam_size))
     return TranslateRequest(text=texts, to=to, split=True, markup=markup)
 
@@ -210,14 +215,14 @@ async def _read(request: Request, kind: type[Asked]) -> Asked:
     try:
         if content_type(request.headers) != FORM:
             return kind.model_validate_json(body)
-        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+        fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
         return kind.model_validate({name: values[0] if len(values) == 1 else values for name, values in fields.items()})
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]) if first["loc"] else ""
         if not name:
             raise RefusedError(400, "the body is neither a JSON object nor a form in UTF-8") from None
-        problem = "is missing" if first["type"] == "missing" else f"must be {_EXPECTED[name]}"
+        problem = "is missing" if first["type"] == "missing" else f"must be {kind.model_fields[name].description}"
         raise RefusedError(400, f"the parameter {name} {problem}") from None
     except ValueError:
         raise RefusedError(400, "the body is neither a JSON object nor a form in UTF-8") from None
@@ -225,8 +230,9 @@ async def _read(request: Request, kind: type[Asked]) -> Asked:
 
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> Response:
-        known = {404: f"there is no such page; this server has {', '.join(_PATHS)}", 422: error.detail}
+    async def refused(request: Request, error: HTTPException) -> Response:
+        pages = f"this server has {', '.join(_PATHS)}"
+        known = {404: f"there is no such page; {pages}", 405: f"{request.method} is not allowed here; {pages}"}
         status = 400 if error.status_code == 422 else error.status_code
         return JSONResponse({"error": known.get(error.status_code, error.detail)}, status, error.headers)
 

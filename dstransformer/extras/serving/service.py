@@ -141,6 +141,7 @@ class Service:
         """As :meth:`translate`, of texts that are split."""
         if request.n_best is not None or request.prefix is not None or request.alignments:
             raise RefusedError(422, "split goes without n_best, prefix and alignments")
+        self._check_size(given, request)
         _check_characters(given, len(given))
         size = sum(map(len, given))
         sources = await _off_the_loop(_read_sources, given, request.markup, size=size)
@@ -157,11 +158,15 @@ class Service:
                 "alignments": request.markup,
             }
         )
-        answer = await self.translate(asked, disconnect)
-        if answer is None:
-            return None
+        answers: list[dict[str, Any]] = []
+        for first in range(0, len(sentences), self.limits.sentences):
+            some = {"text": asked.text[first : first + self.limits.sentences]}
+            answer = await self.translate(asked.model_copy(update=some), disconnect)
+            if answer is None:
+                return None
+            answers += answer["translations"]
         parts = _Parts(texts, begins, sentences, owners)
-        joined = await _off_the_loop(_join_parts, sources, parts, answer["translations"], request.markup, size=size)
+        joined = await _off_the_loop(_join_parts, sources, parts, answers, request.markup, size=size)
         return {"translations": [{"text": text} for text in joined]}
 
     async def attention(self, request: AttentionRequest, disconnect: WaitForDisconnect) -> dict[str, Any] | None:
@@ -210,7 +215,8 @@ class Service:
         if len(texts) > self.limits.sentences:
             raise RefusedError(
                 422,
-                f"text has {len(texts):,} sentences; this server takes at most {self.limits.sentences:,} a request",
+                f"there are {len(texts):,} texts; this server takes at most {self.limits.sentences:,} a request "
+                "(--max-sentences)",
             )
         if request.n_best is not None and request.n_best > self.beam_size:
             raise RefusedError(422, f"n_best is {request.n_best}, but the beam has {self.beam_size} hypotheses")

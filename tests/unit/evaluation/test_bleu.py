@@ -49,8 +49,9 @@ def test_bleu_is_cased_and_tokenized_by_13a() -> None:
 
 def test_bpe_joins_pieces_in_lower_case_without_smoothing() -> None:
     pieces, joined = ["Ein Mann mit sa@@ f@@ ti@@ g-@@ grü@@ nem Ba@@ ll"], ["ein mann mit saftig-grünem ball"]
-    found = score(pieces, joined, "bpe")[0]
+    found, chrf = score(pieces, joined, "bpe")
     assert found.value == pytest.approx(100.0)
+    assert chrf.value == score(["Ein Mann mit saftig-grünem Ball"], joined)[1].value
     assert found.signature.startswith("nrefs:1|case:lc|eff:no|tok:bpe|smooth:none|version:")
     assert score(["ein mann mit ball"], ["ein mann im ball"], "bpe")[0].value == 0.0
 

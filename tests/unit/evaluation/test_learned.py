@@ -22,6 +22,8 @@ class RegressionMetric:
         print("a library says something")
         if any(not sample["mt"] for sample in samples):
             raise ValueError("an empty\\nline")
+        if samples[0]["mt"] == "nan":
+            return SimpleNamespace(scores=[float("nan")])
         scores = [len(sample["mt"]) / len(sample["ref"]) for sample in samples]
         return SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
 def load_from_checkpoint(path, local_files_only):
@@ -83,6 +85,23 @@ def test_a_model_whose_process_has_ended_is_loaded_again(python: str, checkpoint
         with pytest.raises(DstError, match=r"the process of --comet .* ended with status 1: out of memory$"):
             comet.score(["x"], ["dies"], ["y"])
         assert comet.score(["x"], ["y"], ["y"])[1] == [100.0]
+
+
+@pytest.mark.parametrize("said", ["", "half a li", "no JSON\n", "[1]\n"])
+def test_a_process_that_says_something_else_is_an_error(said: str, checkpoint: Path, tmp_path: Path) -> None:
+    program = tmp_path / "strange"
+    program.write_text(f"#!/bin/sh\nprintf '%s' '{said}'\n")
+    program.chmod(0o755)
+    with pytest.raises(DstError, match=r"^the process of --comet \(.*strange\) ended with status -?\d+$"):
+        LearnedMetric("comet", str(checkpoint), str(program))
+
+
+def test_a_score_that_is_not_a_number_is_an_error(python: str, checkpoint: Path) -> None:
+    with (
+        LearnedMetric("comet", str(checkpoint), python) as comet,
+        pytest.raises(DstError, match="COMET of a sentence is"),
+    ):
+        comet.score(["x"], ["nan"], ["y"])
 
 
 def test_a_process_that_ends_is_named(python: str, checkpoint: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_package_is_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(("code", "expected"), [
     ("deu", "de"), ("zho_Hans", "zh"), ("zh-TW", "zt"), ("zh_Hant", "zt"), ("pt-BR", "pb"), ("por", "pt"),
-    ("nob", "nb"), ("no", "nb"), ("gsw", "gsw"),
+    ("nob", "nb"), ("tl", "tl"), ("no", "nb"), ("gsw", "gsw"),
 ])  # fmt: skip
 def test_codes_are_those_of_argos_translate(code: str, expected: str) -> None:
     assert argos_code(code) == expected

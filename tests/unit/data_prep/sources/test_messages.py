@@ -73,6 +73,8 @@ def test_one_plural_form_translates_the_plural(tmp_path: Path) -> None:
 
 def test_a_catalogue_without_a_language_tells_it_by_its_place(tmp_path: Path) -> None:
     text = CATALOGUE.replace('"Language: de_DE\\n"\n', "")
+    (tmp_path / "c.po").write_text(CATALOGUE.replace("de_DE", "de.UTF-8\\nX-Source-Language: C"), encoding="utf-8")
+    assert pairs(tmp_path / "c.po") == PAIRS
     for place in ("de/LC_MESSAGES/a.po", "de@informal/LC_MESSAGES/a.po"):
         path = tmp_path / place
         path.parent.mkdir(parents=True)
