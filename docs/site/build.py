@@ -58,7 +58,8 @@ def with_links_of_the_site(document: Path, page: str, addresses: dict[Path, str]
 
 def api_page() -> str:
     """The page that mkdocstrings fills with the docstrings of the public names."""
-    names = (f"\n## {name.rpartition('.')[2]}\n\n::: dstransformer.{name}\n" for name in (*public_names, *OTHER_NAMES))
+    names = [f"\n::: dstransformer.{name}\n" for name in (*public_names, *OTHER_NAMES)]
+    names.append('    options:\n      filters: ["!^[a-z]", "!^[A-Z_]+$"]\n')  # of the module errors, the classes alone
     return (
         "# Python API\n\nWhat `import dstransformer` offers, and below it what these take and return. "
         f"[Python](../guide/python.md) shows it in use.\n{''.join(names)}"

@@ -212,8 +212,7 @@ def _describe_outcome(outcome: Outcome) -> str:
     scores = [
         f"{split} {score.painted()}"
         for split, evaluation in outcome.evaluations.items()
-        for score in (evaluation.main, evaluation.paper_bleu)
-        if score is not None
+        for score in dict.fromkeys((evaluation.main, *evaluation.scores))
     ]
     cost = f"training cost: {format_cost(outcome.cost.metrics())}"
     return "\n".join([*scores, *outcome.final.lines(), cost, f"{outcome.run}/bundle"])

@@ -21,6 +21,7 @@ from dstransformer.config.loading import (
     read_yaml,
     uses_cpu_kernels,
     uses_gpu_kernels,
+    width_warning,
     write_config,
 )
 from dstransformer.config.schema import (
@@ -84,6 +85,7 @@ __all__ = [
     "read_yaml",
     "uses_cpu_kernels",
     "uses_gpu_kernels",
+    "width_warning",
     "write_config",
     "zero_stage",
 ]

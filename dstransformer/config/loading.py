@@ -63,6 +63,25 @@ def load_config(preset: str | os.PathLike[str], overrides: Sequence[str] = (), f
         raise ConfigError(f"{origin}: {_describe_errors(error)}") from None
 
 
+def width_warning(config: Config, preset: str | os.PathLike[str], overrides: Sequence[str]) -> str | None:
+    """A warning if the heads are as wide as inherited, but no longer fit a ``d_model`` or ``num_heads`` that was set.
+
+    Args:
+        config: What :func:`load_config` made of the other two.
+        preset: The preset; what it sets itself counts, unless an override sets one of the three.
+        overrides: The overrides.
+    """
+    model, widths = config.model, {"model.d_model", "model.num_heads", "model.d_k"}
+    of_overrides = widths & {override.partition("=")[0].strip() for override in overrides}
+    given = of_overrides or widths & _keys(read_yaml(_find_preset(os.fspath(preset), Path())))
+    if model.num_heads * model.d_k == model.d_model or not given or "model.d_k" in given:
+        return None
+    return (
+        f"model.num_heads = {model.num_heads} times the inherited model.d_k = {model.d_k} is not model.d_model = "
+        f"{model.d_model}: set model.d_k and model.d_v too"
+    )
+
+
 def read_config(path: Path) -> Config:
     """Read a resolved configuration written by :func:`write_config`.
 

@@ -96,9 +96,7 @@ class ConsoleProgress(Tracker):
             case CheckpointSaved(path, _, step, score):
                 scored = "" if score is None else f"  score {score:.2f}"
                 self.print(f"update {step}  checkpoint {path}{scored}")
-            case BundleSaved(bundle, step, evaluations):
-                for split, evaluation in evaluations.items():
-                    self._print_evaluation(EvaluationDone(split, step, evaluation))
+            case BundleSaved(bundle, step):  # whose scores are the result of the command
                 self.print(f"update {step}  bundle {bundle}")
             case Message(line):
                 self.print(line)

@@ -23,7 +23,7 @@ from dstransformer.evaluation.validation import add_paper_bleu
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import open_bundle
-from dstransformer.tracking import BundleSaved, Message, Tracker
+from dstransformer.tracking import BundleSaved, Tracker
 from dstransformer.training.checkpoints.averaging import annotate_bundle, write_average
 from dstransformer.training.checkpoints.checkpoint_folder import (
     CheckpointFolder,
@@ -239,7 +239,7 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
         if scores is None:
             return None
         choice = _choose(config, candidates, scores, comparison.metric)
-        _report(choice, tracker, world)
+        _warn_of_a_better_one(choice, world)
         provenance = {"final": asdict(choice)}
 
         def write() -> bool:
@@ -332,9 +332,7 @@ def _choose(config: Config, candidates: Candidates, scores: dict[str, float], me
     return Choice(chosen, reason, metric, scores, {name: list(candidates.steps(name)) for name in scores})
 
 
-def _report(choice: Choice, tracker: Tracker, world: World) -> None:
-    for line in choice.lines():
-        tracker.emit(Message(line))
+def _warn_of_a_better_one(choice: Choice, world: World) -> None:
     ranks = {name: Score(choice.metric, value).rank for name, value in choice.scores.items()}
     best = max(ranks, key=lambda name: ranks[name])
     if ranks[best] > ranks[choice.chosen] and world.is_rank0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from dstransformer.config import (
     dump_config,
     load_config,
     precision_of,
+    width_warning,
     zero_stage,
 )
 from dstransformer.data import Corpus
@@ -46,6 +48,9 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 #: Most updates of a trace.
 MAX_PROFILED = 100
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -189,6 +194,8 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
         resolve_tracking_uri(config.tracking.uri, request.run)
     elif request.register is not None:
         raise ConfigError(f"--register {request.register} needs MLflow, but tracking.enabled is false: set it to true")
+    if processes.rank == 0 and (warning := width_warning(config, request.preset, request.overrides)) is not None:
+        logger.warning(warning)
     if processes.rank == 0:  # on other nodes a network file system may lag behind
         check_run_folder(request.run)
     corpus = Corpus.open(request.corpus, verify=False)

@@ -100,23 +100,22 @@ def _read_entry(path: Path, *, verify: bool) -> Entry:
 
 def describe_checkpoints(entries: list[Entry], *, verified: bool) -> str:
     """A table for the terminal, with a line below it for each problem."""
-    lines = [f"{'step':>10}  {'score':<24}  {'size':>9}  {'saved':<16}  {'files':<8}  {'computed with':<26}  corpus"]
+    lines = [f"{'step':>9}  {'score':<20}  {'size':>10}  {'saved':<16}  {'files':<7}  computed with"]
     for entry in entries:
         checkpoint, size = entry.checkpoint, f"{entry.size / 1e6:,.1f} MB"
         state = "damaged" if entry.problem else "intact" if verified else "present"
         saved = entry.saved.strftime("%Y-%m-%d %H:%M")
         if checkpoint is None:
-            lines.append(
-                f"{entry.name.removeprefix('step-').lstrip('0'):>10}  {'':<24}  {size:>9}  {saved}  {state:<8}"
-            )
+            lines.append(f"{entry.name.removeprefix('step-').lstrip('0'):>9}  {'':<20}  {size:>10}  {saved}  {state}")
             continue
         named = checkpoint.named_score
         score = "" if named is None else f"{named.name} {named.number}"
         layout = f"{checkpoint.state.world_size} × ZeRO {checkpoint.state.zero_stage}, {checkpoint.state.precision}"
         lines.append(
-            f"{checkpoint.state.step:>10,}  {score + (' *' if entry.best else ''):<24}  {size:>9}  {saved}  "
-            f"{state:<8}  {layout:<26}  {entry.corpus or ''}".rstrip()
+            f"{checkpoint.state.step:>9,}  {score + (' *' if entry.best else ''):<20}  {size:>10}  {saved}  "
+            f"{state:<7}  {layout}"
         )
+    lines += [f"corpus {path}" for path in dict.fromkeys(entry.corpus for entry in entries) if path]
     if any(entry.best for entry in entries):
         lines.append("* the best score")
     lines += [shown(entry.problem, quote=False, limit=400) for entry in entries if entry.problem]

@@ -21,7 +21,7 @@ from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import bundle
 from dstransformer.training.checkpoints.checkpoint_folder import rank_by_score, select_kept
 from dstransformer.training.checkpoints.format import Checkpoint, TrainState
-from dstransformer.training.final import Candidates, Choice, _Comparison, _report, choose, find_candidates
+from dstransformer.training.final import Candidates, Choice, _Comparison, _warn_of_a_better_one, choose, find_candidates
 
 
 def checkpoint(step: int, score: float | None = None, metric: str | None = "bleu") -> Checkpoint:
@@ -136,9 +136,8 @@ def test_a_better_candidate_that_was_not_chosen_is_a_warning(
     chosen: str, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     steps = {"average": [4, 8], "last": [8], "best": [4]}
-    tracker: Any = SimpleNamespace(emit=lambda _: None)
     world: Any = SimpleNamespace(is_rank0=True)
-    _report(Choice(chosen, "a reason", "bleu", {**SCORES, "best": 31.5}, steps), tracker, world)
+    _warn_of_a_better_one(Choice(chosen, "a reason", "bleu", {**SCORES, "best": 31.5}, steps), world)
     warning = (
         "the average of steps 4, 8 bleu 14.10 is worse than the best checkpoint (step 4) bleu 31.50; "
         "checkpoint.final=best_on_validation would choose that one"

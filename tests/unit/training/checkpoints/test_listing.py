@@ -31,12 +31,14 @@ def stored(tmp_path: Path) -> Path:
 def test_a_table_names_step_score_layout_and_corpus(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["checkpoints", str(stored)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["step", "score", "size", "saved", "files", "computed", "with", "corpus"]
+    assert lines[0].split() == ["step", "score", "size", "saved", "files", "computed", "with"]
     assert lines[1].split()[:3] == ["2", "bleu_first_4", "0.00"]
     assert lines[2].split()[:4] == ["4", "bleu_first_4", "0.00", "*"], "of equal scores the newer is better"
     assert "1 × ZeRO 1, fp32" in lines[2]
-    assert lines[2].endswith("/data/corpus")
-    assert lines[3:] == ["* the best score"]
+    assert max(map(len, lines[:3])) <= 100
+    assert lines[3].startswith("corpus ")
+    assert lines[3].endswith("/data/corpus")
+    assert lines[4:] == ["* the best score"]
 
 
 def test_verifying_finds_a_flipped_bit_a_missing_file_and_a_broken_manifest(
