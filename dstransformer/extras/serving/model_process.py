@@ -91,7 +91,8 @@ class ModelProcess:
     def close(self) -> None:
         """Kill the process."""
         self._process.kill()
-        self._pool.shutdown()
+        with self._lock:  # the thread that waits for an answer may do the same
+            self._pool.shutdown()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         with self._named_end():
