@@ -33,7 +33,7 @@ _PATHS = ("/translate", "/detect", "/languages", "/frontend/settings", "/healthz
 #: Maximum parameters of a form.
 _MAX_FIELDS = 1000
 
-#: Seconds that LibreTranslate's own page waits before it translates what was typed.
+#: Milliseconds that LibreTranslate's own page waits before it translates what was typed.
 _FRONTEND_TIMEOUT = 500
 
 
