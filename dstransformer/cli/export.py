@@ -71,6 +71,13 @@ def add_parser(commands: Commands) -> None:
     argos.add_argument("out", metavar="OUT", type=folder, help="file to write, NAME.argosmodel")
     argos.add_argument("--overwrite", action="store_true", help="replace an earlier package")
     _add_quantization(argos, "int8")
+    argos.add_argument(
+        "--sentences",
+        type=folder,
+        metavar="FILE",
+        help="MiniSBD's model of the source language (.onnx), to go into the package; without it Argos Translate "
+        "downloads one",
+    )
     argos.set_defaults(handler=run_argos)
 
 
@@ -191,5 +198,11 @@ def run_argos(options: argparse.Namespace) -> CommandResult:
     from dstransformer.exchange.argos import export_argos
 
     exit_on_sigterm()
-    export_argos(options.bundle, options.out, quantization=options.quantization, overwrite=options.overwrite)
+    export_argos(
+        options.bundle,
+        options.out,
+        quantization=options.quantization,
+        sentences=options.sentences,
+        overwrite=options.overwrite,
+    )
     return CommandResult(f"{options.out}: a package for Argos Translate and LibreTranslate ({options.quantization})")

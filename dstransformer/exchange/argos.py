@@ -1,7 +1,7 @@
 """``dst export argos``: a package for Argos Translate and LibreTranslate.
 
-A zip archive of one folder: the model of CTranslate2, the SentencePiece model of both sides, and ``metadata.json``.
-Argos Translate finds the sentences of a text itself, by MiniSBD's model of the source language.
+A zip archive of one folder: the model of CTranslate2, the SentencePiece model of both sides, ``metadata.json``, and
+perhaps MiniSBD's model of the source language, by which Argos Translate finds the sentences of a text.
 """
 
 from __future__ import annotations
@@ -37,13 +37,21 @@ It was trained with dstransformer{version}{sources}.
 """
 
 
-def export_argos(source: str | Path, out: Path, *, quantization: str = "int8", overwrite: bool = False) -> Bundle:
+def export_argos(
+    source: str | Path,
+    out: Path,
+    *,
+    quantization: str = "int8",
+    sentences: Path | None = None,
+    overwrite: bool = False,
+) -> Bundle:
     """Write a bundle as a package of Argos Translate.
 
     Args:
         source: See :func:`dstransformer.model.open_bundle`.
         out: The file; it appears once it is complete.
         quantization: The type of the stored weights, by CTranslate2's name.
+        sentences: MiniSBD's model of the source language, an ONNX file; without it Argos Translate downloads one.
         overwrite: Whether to replace an earlier package.
 
     Returns:
@@ -61,6 +69,8 @@ def export_argos(source: str | Path, out: Path, *, quantization: str = "int8", o
         if overwrite:
             raise UserError(f"{out} is not a package of Argos Translate, so it is not replaced: give another name")
         raise already_exists(out)
+    if sentences is not None and not (sentences.suffix == ".onnx" and sentences.is_file()):
+        raise DataError(f"--sentences {sentences} is not a file NAME.onnx: name MiniSBD's model of the source language")
     bundle = open_bundle(source)
     _check(bundle)
     metadata = _metadata(bundle)
@@ -72,6 +82,9 @@ def export_argos(source: str | Path, out: Path, *, quantization: str = "int8", o
         package = Path(temporary) / folder
         write_ct2(bundle, bundle.load_weights(), package / "model", quantization)
         bundle.tokenizer.save(package / "sentencepiece.model")
+        if sentences is not None:
+            (package / "minisbd").mkdir()
+            shutil.copyfile(sentences, package / "minisbd" / sentences.name)
         text = json.dumps(metadata, indent=2, ensure_ascii=False)
         (package / "metadata.json").write_text(f"{text}\n", encoding="utf-8")
         (package / "README.md").write_text(_readme(bundle, metadata), encoding="utf-8")

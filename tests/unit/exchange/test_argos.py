@@ -7,7 +7,6 @@ import os
 import subprocess
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.data.corpora import train_model
@@ -19,43 +18,57 @@ from dstransformer.data import Tokenizer
 from dstransformer.decoding.commands import load_translator
 from dstransformer.exchange.argos import argos_code, export_argos
 
-#: Installs a package and translates a text of three lines, as a user does; the last line is what it prints. MiniSBD's
-#: model, which finds sentences, is a download: each line is a sentence here.
+#: Writes a model for MiniSBD, whose own ones are downloads: a sentence ends after a full stop.
+MAKE = """
+import json, sys, onnx
+from onnx import TensorProto, helper
+units = {"<PAD>": 0, "<UNK>": 1, ".": 2}
+inputs = [helper.make_tensor_value_info("units", TensorProto.INT64, ["batch", "length"]),
+    helper.make_tensor_value_info("features", TensorProto.FLOAT, ["batch", "length", "count"])]
+table = helper.make_tensor("table", TensorProto.FLOAT, [3, 3], [1, 0, 0, 1, 0, 0, 0, 0, 1])
+output = helper.make_tensor_value_info("labels", TensorProto.FLOAT, ["batch", "length", 3])
+nodes = [helper.make_node("Gather", ["table", "units"], ["labels"])]
+graph = helper.make_graph(nodes, "stops", inputs, [output], [table])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+vocabulary = {"lang": "en", "_unit2id": units, "_id2unit": list(units)}
+helper.set_model_props(model, {"config": json.dumps({"batch_size": 1}), "vocab": json.dumps(vocabulary)})
+onnx.save(model, sys.argv[1])
+"""
+
+#: Installs a package and translates a text, as a user does; the last line is what it prints.
 PROGRAM = """
 import json, sys
 from argostranslate import package, translate
-
-class Lines:
-    def split_sentences(self, text):
-        return [text]
-
 package.install_from_path(sys.argv[1])
 (installed,) = package.get_installed_packages()
 translation = translate.get_translation_from_codes("en", "de")
-translation.underlying.sentencizer = Lines()
 names = [language.name for language in translate.get_installed_languages()]
 print(json.dumps([str(installed), names, installed.get_readme(), translation.translate(sys.argv[2])]))
 """
 
 
-def argos(package: Path, text: str, home: Path) -> Any:
-    """What the program prints, with greedy search in fp32."""
+def argos(home: Path, program: str, *arguments: str | Path) -> str:
+    """What a program prints in Argos Translate's environment, with greedy search in fp32."""
     places = {name: str(home) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
     search = {"ARGOS_BEAM_SIZE": "1", "ARGOS_COMPUTE_TYPE": "float32"}
     done = subprocess.run(
-        [side_python("argos", "argostranslate"), "-c", PROGRAM, str(package), text],
+        [side_python("argos", "argostranslate", "argostranslate onnx"), "-c", program, *map(str, arguments)],
         env={**os.environ, **places, **search}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
 
 
 def test_argos_translate_installs_and_uses_it(trained: Path, learned: list[str], tmp_path: Path) -> None:
-    package = tmp_path / "en-de.argosmodel"
-    ours: list[str] = load_translator(trained, beam_size=1, max_extra_tokens=200).translate(learned[:20])
-    export_argos(trained, package, quantization="float32")
-    shown, names, readme, translated = argos(package, "\n".join(learned[:20]), tmp_path / "home")
-    assert translated.split("\n") == ours
+    package, home, stops = tmp_path / "en-de.argosmodel", tmp_path / "home", tmp_path / "stops.onnx"
+    sources = [source for source in learned if source.count(".") == 1 and source.endswith(".")][:20]
+    assert len(sources) == 20
+    ours: list[str] = load_translator(trained, beam_size=1, max_extra_tokens=200).translate(sources)
+    argos(home, MAKE, stops)
+    export_argos(trained, package, quantization="float32", sentences=stops)
+    text = "\n".join(f"{one} {other}" for one, other in zip(sources[::2], sources[1::2], strict=True))
+    shown, names, readme, translated = json.loads(argos(home, PROGRAM, package, text).splitlines()[-1])
+    assert translated.split("\n") == [f"{one} {other}" for one, other in zip(ours[::2], ours[1::2], strict=True)]
     assert shown == " → ".join(names)
     assert readme.startswith(f"# {names[0]} to {names[1]}\n")
 
@@ -97,6 +110,8 @@ def test_what_a_package_cannot_hold_is_refused_in_one_line(tmp_path: Path, capsy
         assert f"{bundle} {message}" in error
         assert error.count("\n") == 1
     bundle = random_bundle(tmp_path / "fits")
+    assert main(["export", "argos", str(bundle), str(out), "--sentences", str(bundle)]) == 2
+    assert "is not a file NAME.onnx: name MiniSBD's model of the source language" in capsys.readouterr().err
     for text, options, message in (
         ("a thesis", (), "already exists: replace it with --overwrite"),
         ("a thesis", ("--overwrite",), "is not a package of Argos Translate"),
