@@ -305,7 +305,7 @@ class Translator(TextDecoder):
         found = self._search_parts(
             check_strings("sentences", sentences), n_best, prefixes, sampling, alignments, split, progress, first
         )
-        return found.join(keep_spaces=split) if split or len(found.outputs) > len(sentences) else found.outputs
+        return found.join(keep_spaces=split) if split or len(found.outputs) > len(found.texts) else found.outputs
 
     def _search_parts(
         self,
