@@ -18,6 +18,9 @@ from dstransformer.errors import DataError, counted
 Lengths = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
 
+#: Pairs whose lengths are summed at once: planning takes little more memory than the order it makes.
+_PART_PAIRS = 2**18
+
 
 @dataclass(frozen=True)
 class Position:
@@ -164,25 +167,29 @@ def plan_updates(
     Raises:
         DataError: An update holds fewer pairs than micro-batches.
     """
-    rows = np.arange(len(src_lengths), dtype=np.int32) if rows is None else rows
-    order = random.permutation(rows)
-    src_ends = _ends(src_lengths, order)
-    tgt_ends = _ends(tgt_lengths, order)
+    order = np.arange(len(src_lengths), dtype=np.int32) if rows is None else rows.copy()
+    random.shuffle(order)
 
     def limits(first: int) -> Budget:
         return budget.at(span[0] + (span[1] - span[0]) * first / len(order))
 
     bounds = [0]
-    while (start := bounds[-1]) < len(order):
-        limit = limits(start)
-        src_before = src_ends[start - 1] if start else 0
-        tgt_before = tgt_ends[start - 1] if start else 0
-        fits = min(
-            np.searchsorted(src_ends, src_before + limit.src_tokens, side="right"),
-            np.searchsorted(tgt_ends, tgt_before + limit.tgt_tokens, side="right"),
-        )
-        bounds.append(int(fits))
-    _share_remainder(bounds, src_ends, tgt_ends, limits)
+    while bounds[-1] < len(order):
+        # A pair has a token at least: an update ends before the last pair of the part, except the order's last.
+        first = bounds[-1]
+        part = order[first : first + max(_PART_PAIRS, 2 * budget.src_tokens)]
+        src_ends, tgt_ends = _ends(src_lengths, part), _ends(tgt_lengths, part)
+        start = 0
+        while start < len(part):
+            limit = limits(first + start)
+            src_before, tgt_before = (int(ends[start - 1]) if start else 0 for ends in (src_ends, tgt_ends))
+            start = min(
+                int(np.searchsorted(src_ends, src_before + limit.src_tokens, side="right")),
+                int(np.searchsorted(tgt_ends, tgt_before + limit.tgt_tokens, side="right")),
+            )
+            if start < len(part) or first + start == len(order):
+                bounds.append(first + start)
+    _share_remainder(bounds, order, src_lengths, tgt_lengths, limits)
     smallest = int(np.diff(bounds).min())
     if smallest < budget.micro_batches:
         raised = "the shares of batch.stages" if budget.stages else "batch.src_tokens and batch.tgt_tokens"
@@ -281,14 +288,20 @@ def _ends(lengths: Lengths, order: npt.NDArray[np.int32]) -> Indices:
     return np.cumsum(lengths[order], dtype=np.int64)
 
 
-def _share_remainder(bounds: list[int], src_ends: Indices, tgt_ends: Indices, limits: Callable[[int], Budget]) -> None:
+def _share_remainder(
+    bounds: list[int],
+    order: npt.NDArray[np.int32],
+    src_lengths: Lengths,
+    tgt_lengths: Lengths,
+    limits: Callable[[int], Budget],
+) -> None:
     """Move the last bound to the middle of the last two updates if the last is less than half full."""
     if len(bounds) < 3:
         return
     start, border, end = bounds[-3:]
 
     def fill(first: int, last: int) -> float:
-        src, tgt = (int(ends[last - 1] - (ends[first - 1] if first else 0)) for ends in (src_ends, tgt_ends))
+        src, tgt = (int(lengths[order[first:last]].sum(dtype=np.int64)) for lengths in (src_lengths, tgt_lengths))
         limit = limits(first)
         return max(src / limit.src_tokens, tgt / limit.tgt_tokens)
 

@@ -34,17 +34,13 @@ BLOCK_PAIRS = 1024
 WINDOW_BLOCKS = 256
 
 #: Bytes of memory for planning: for each pair whose lengths are in memory, and for each use of a pair (a mixture may
-#: use it several times). A use takes 8 for the orders of this epoch and the next, and 28 for dividing the next into
-#: updates.
-_LENGTH_BYTES, _USE_BYTES = 8, 36
-
-#: The bytes of a pair that is used once.
-PLAN_BYTES = _LENGTH_BYTES + _USE_BYTES
+#: use it several times) in an order. There are the orders of this epoch and of the next.
+_LENGTH_BYTES, _ORDER_BYTES = 8, 4
 
 #: Maximum pairs that are planned at once, because the order is int32.
 MAX_PAIRS = 2**31 - 1
 
-#: Pairs of a window that errors suggest: about 1 GB of memory in each process.
+#: Pairs of a window that errors suggest: about half a GB of memory in each process.
 SUGGESTED_WINDOW = 20_000_000
 
 #: Separates the random numbers of windows from those of epochs, of the mixture and of subword sampling.
@@ -146,9 +142,10 @@ def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple
         The pairs that are planned at once, repeated ones as often as they are used, and the bytes.
     """
     uses = pairs if mixture is None else mixture.max_pairs()
-    if is_windowed(pairs, window_pairs):  # its lengths only, of a repeated block as often as it is used
-        return min(uses, window_pairs), PLAN_BYTES * min(uses, window_pairs)
-    return uses, _LENGTH_BYTES * pairs + _USE_BYTES * uses
+    if is_windowed(pairs, window_pairs):  # of a window and the next, a repeated block as often as it is used
+        return min(uses, window_pairs), 2 * (_LENGTH_BYTES + _ORDER_BYTES) * min(uses, window_pairs)
+    orders = 2 if mixture is None else 3  # a mixture's is chosen before it is shuffled
+    return uses, _LENGTH_BYTES * pairs + orders * _ORDER_BYTES * uses
 
 
 class EpochPlanner:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dstransformer.data import plan as plan_module
 from dstransformer.data.plan import Budget, cut_update, deal, plan_batches, plan_epoch
 from dstransformer.errors import DataError
 
@@ -56,6 +57,19 @@ def test_each_epoch_and_seed_has_its_own_order() -> None:
     budget = Budget(100, 100, 1)
     orders = [plan_epoch(lengths, lengths, seed, epoch, budget).order for seed in (1, 2) for epoch in (0, 1)]
     assert len({order.tobytes() for order in orders}) == 4
+
+
+def test_lengths_are_summed_in_parts_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    src, tgt = np.random.default_rng(0).integers(1, LONGEST, (2, 5000), dtype=np.int32)
+    budget = Budget(60, 70, 1)
+    plans = [plan_epoch(src, tgt, 1, 0, budget)]
+    for size in (1, 131, 4999, 5000):
+        monkeypatch.setattr(plan_module, "_PART_PAIRS", size)
+        plans.append(plan_epoch(src, tgt, 1, 0, budget))
+    assert plans[0].updates > 1000
+    for plan in plans[1:]:
+        np.testing.assert_array_equal(plan.order, plans[0].order)
+        np.testing.assert_array_equal(plan.bounds, plans[0].bounds)
 
 
 def test_a_remainder_is_shared_with_the_previous_update() -> None:

@@ -9,7 +9,7 @@ from dstransformer.config import BatchStage, compose, load_config
 from dstransformer.data import Corpus
 from dstransformer.data.mixture import Mixture
 from dstransformer.data.plan import LengthSums, build_budget, plan_epoch
-from dstransformer.data.windows import PLAN_BYTES, training_lengths
+from dstransformer.data.windows import training_lengths
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.extras.parsing.linearise import Linearisation
 from dstransformer.model import parameter_count, training_flops
@@ -127,20 +127,20 @@ def test_a_plan_that_does_not_fit_memory_is_refused(toy_corpus: Path) -> None:
         Setup(config, compose(config, 2), corpus, Path("run"), 2)
         for config in (load_config("toy", [*BUDGET, f"training.window_pairs={window}"]) for window in (0, 150))
     ]
-    check_memory(setups[0], 2, 2 * PLAN_BYTES * pairs, weights=False)
-    check_memory(setups[1], 2, 2 * PLAN_BYTES * 150, weights=False)
+    check_memory(setups[0], 2, 2 * 16 * pairs, weights=False)
+    check_memory(setups[1], 2, 2 * 24 * 150, weights=False)
     with pytest.raises(
         ConfigError,
-        match=rf"planning {pairs} pairs at once takes .*\(44 bytes per pair\).*: set training\.window_pairs=20000000",
+        match=rf"planning {pairs} pairs at once takes .*\(16 bytes per pair\).*: set training\.window_pairs=20000000",
     ):
-        check_memory(setups[0], 2, 2 * PLAN_BYTES * pairs - 1, weights=False)
+        check_memory(setups[0], 2, 2 * 16 * pairs - 1, weights=False)
 
 
 def test_weights_and_plan_must_fit_memory_together(toy_corpus: Path) -> None:
     corpus, config = Corpus.open(toy_corpus), load_config("toy", BUDGET)
     setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
     parameters = parameter_count(config.model, corpus.tokenizer.vocab_size)
-    needed = 2 * (4 * parameters + PLAN_BYTES * corpus.manifest.splits["train"].pairs)
+    needed = 2 * (4 * parameters + 16 * corpus.manifest.splits["train"].pairs)
     check_memory(setup, 2, needed)
     with pytest.raises(ConfigError, match=rf"the model has {parameters:,} parameters: .* planning .*: lower model"):
         check_memory(setup, 2, needed - 1)
@@ -153,9 +153,9 @@ def test_a_pair_that_a_mixture_repeats_is_planned_as_often(toy_corpus: Path) -> 
     setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
     assert setup.mixture is not None
     assert setup.mixture.max_pairs() == len(setup.mixture.rows(1, 0)) == 5 * pairs
-    needed = (8 + 5 * 36) * pairs
+    needed = (8 + 5 * 12) * pairs
     check_memory(setup, 1, needed, weights=False)
-    with pytest.raises(ConfigError, match=f"planning {5 * pairs:,} pairs at once .*38 bytes per pair"):
+    with pytest.raises(ConfigError, match=f"planning {5 * pairs:,} pairs at once .*14 bytes per pair"):
         check_memory(setup, 1, needed - 1, weights=False)
 
 
