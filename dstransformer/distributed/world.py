@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import re
+import resource
 import socket
 import threading
 import time
@@ -51,6 +52,9 @@ CUDA_VARIABLES = {
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(24 * 24 * 3600),
     "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
 }
+
+#: Files that a process may have open at once: gloo's groups, and rank 0's store, have a connection to every process.
+_OPEN_FILES = 65_536
 
 #: Exists where an NVIDIA driver is loaded.
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
@@ -121,8 +125,35 @@ class World:
         """For each flag, whether it is set on any rank."""
         raised = torch.tensor(flags, dtype=torch.int32)
         with self._collective():
-            dist.all_reduce(raised, op=dist.ReduceOp.MAX, group=self._control)
+            self._raise_flags(raised)
         return [bool(flag) for flag in raised.tolist()]
+
+    def _raise_flags(self, raised: torch.Tensor) -> None:
+        """Set each flag that any rank has set. With N ranks this takes log2(N) steps, where a ring takes 2 N.
+
+        In each step two ranks tell each other all they know, at twice the distance of the step before (recursive
+        doubling). Ranks beyond the greatest power of two tell another one first, which tells them the result.
+        """
+        rank, pairs = self.rank, 1 << (self.world_size.bit_length() - 1)
+        if rank >= pairs:
+            dist.send(raised, rank - pairs, group=self._control)
+            dist.recv(raised, rank - pairs, group=self._control)
+            return
+        has_other, other = rank + pairs < self.world_size, torch.empty_like(raised)
+        if has_other:
+            dist.recv(other, rank + pairs, group=self._control)
+            torch.maximum(raised, other, out=raised)
+        distance = 1
+        while distance < pairs:
+            partner = rank ^ distance
+            sent = dist.isend(raised, partner, group=self._control)
+            dist.recv(other, partner, group=self._control)
+            assert sent is not None
+            sent.wait()
+            torch.maximum(raised, other, out=raised)
+            distance *= 2
+        if has_other:
+            dist.send(raised, rank + pairs, group=self._control)
 
     def gather(self, item: Any) -> list[Any]:
         """Gather the items of all ranks, in rank order, on every rank."""
@@ -250,6 +281,7 @@ def join_world(
     environment.setdefault("MASTER_PORT", str(free_port()) if processes.world_size == 1 else "29500")
     device = _choose_device(processes, environment)
     _set_variables(environment, device)
+    _raise_file_limit()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     try:
@@ -457,6 +489,14 @@ def _set_variables(environment: MutableMapping[str, str], device: torch.device) 
         environment["LOCAL_RANK"] = str(device.index)
     for name, value in (CUDA_VARIABLES if device.type == "cuda" else {"DS_ACCELERATOR": "cpu"}).items():
         environment.setdefault(name, value)
+
+
+def _raise_file_limit() -> None:
+    """Raise the limit of open files, often 1,024, as far as the system lets this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
 def _identity(device: torch.device) -> str | None:
