@@ -50,6 +50,7 @@ PROGRAMS = (
     Program("markup", "decoding.markup", "sentences with tags, placed by a model's alignment", "1 min", _ALIGNED),
     Program("plan", "data.plan", "time and memory of planning an epoch of 4.5M and 36M pairs", "1 min"),
     Program("windows", "data.windows", "planning 10^9 pairs in windows, and how well the windows shuffle", "3 min"),
+    Program("catalogues", "data.catalogues", "(makes a corpus) messages of programs", "1 min", "Debian's packages"),
     Program("loading", "data.loading", "how long a training step waits for its data", "2 min"),
     Program("padding", "data.padding", "padding of the padded attention backend", "10 s"),
     Program("corpus", "data.corpus", "building a corpus: encoding beside raw SentencePiece, memory", "3 min"),

@@ -10,11 +10,17 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from data_prep.recipe.options import CleanOptions
+from data_prep.stages.marks import accelerators, placeholders
 from dstransformer.io.detection import load_detector
 from dstransformer.io.languages import known_script, known_to_fasttext, language, script_of
 
 #: Tells whether a pair is dropped.
 Drops = Callable[[str, str], bool]
+
+_ASCII_WORD = re.compile("[!-~]+")
+
+#: The place of an argument, as in gettext's ``%2$s``.
+_ARGUMENT = re.compile(r"%\d+\$")
 
 _NUMBER = re.compile(r"\d+(?:[.,'\u2019\u00a0\u202f]\d+)*")
 
@@ -41,11 +47,19 @@ def _empty(_: CleanOptions, __: str, ___: str) -> Drops:
 
 
 def _word_counter(code: str) -> Callable[[str], int]:
-    """Counts the words of a text; of a language without spaces, it divides its characters by those of a usual word."""
+    """Counts the words of a text; of a language without spaces, it divides its characters by those of a usual word.
+
+    What such a text has in ASCII, as names and commands, is words between spaces.
+    """
     characters = language(code).word_characters
     if characters is None:
         return lambda text: text.count(" ") + 1
-    return lambda text: -(-(len(text) - text.count(" ")) // characters)
+
+    def count(text: str) -> int:
+        rest, ascii_words = _ASCII_WORD.subn("", text)
+        return ascii_words - (rest.count(" ") - len(rest)) // characters
+
+    return count
 
 
 def _too_long(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops:
@@ -65,7 +79,8 @@ def _length_ratio(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops:
 
     def drops(src: str, tgt: str) -> bool:
         one, other = src_words(src), tgt_words(tgt)
-        return one > limit * other or other > limit * one
+        # And one: in short texts, a word to five is as good as the "Blocksatz" for "Align text to a block".
+        return max(one, other) > limit * (min(one, other) + 1)
 
     return drops
 
@@ -88,6 +103,14 @@ def _script(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None
 
 def _numbers(options: CleanOptions, _: str, __: str) -> Drops | None:
     return (lambda src, tgt: numbers(src) != numbers(tgt)) if options.drop_numbers else None
+
+
+def _placeholders(options: CleanOptions, _: str, __: str) -> Drops | None:
+    return (lambda src, tgt: placeholders(src) != placeholders(tgt)) if options.drop_placeholders else None
+
+
+def _accelerators(options: CleanOptions, _: str, __: str) -> Drops | None:
+    return (lambda src, tgt: accelerators(src) != accelerators(tgt)) if options.drop_accelerators else None
 
 
 def _language(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None:
@@ -114,6 +137,18 @@ RULES = (
     Rule("identical", "--drop-identical", _identical, "check that the sides are two languages"),
     Rule("script", "--min-script", _script, "check the language codes, or lower --min-script"),
     Rule("numbers", "--drop-numbers", _numbers, "check that line n of one file translates line n of the other"),
+    Rule(
+        "placeholders",
+        "--drop-placeholders",
+        _placeholders,
+        "check that line n of one file translates line n of the other",
+    ),
+    Rule(
+        "accelerators",
+        "--drop-accelerators",
+        _accelerators,
+        "check that line n of one file translates line n of the other",
+    ),
     Rule("language", "--min-language", _language, "check the language codes, or lower --min-language"),
 )
 
@@ -141,7 +176,10 @@ def script_share(text: str, scripts: Collection[str]) -> float:
 
 
 def numbers(text: str) -> list[str]:
-    """The numbers of a text in order of their digits; ``1,000.5``, ``1.000,5`` and ``1 000,5`` are the same."""
+    """The numbers of a text in order of their digits; ``1,000.5``, ``1.000,5`` and ``1 000,5`` are the same.
+
+    The place of an argument is none: ``%2$s`` is ``%s``.
+    """
     if not any(character.isdigit() for character in text):
         return []
-    return sorted("".join(filter(str.isdigit, found)) for found in _NUMBER.findall(text))
+    return sorted("".join(filter(str.isdigit, found)) for found in _NUMBER.findall(_ARGUMENT.sub("%", text)))

@@ -14,7 +14,7 @@ from dstransformer.data.alignment import WordBorders
 #: Source, target, alignment, and the linked words that the corpus should have; None if the pair is dropped.
 PAIRS = [
     ("the big\t house", "das  große Haus", "2-2 0-0 1-1 0-0", {("the", "das"), ("big", "große"), ("house", "Haus")}),
-    ("one", "eins zwei drei vier fünf sechs", "0-5", None),
+    ("one", "eins zwei drei vier fünf sechs sieben acht neun", "0-5", None),
     ("see a\u00a0house .", "Haus ￥ sehen .", "0-2 2-0 3-3", {("see", "sehen"), ("house", "Haus"), (".", ".")}),
     ("the big house", "das große Haus", "0-2", None),
     ("\u00bd\u2028x\u200b y", "½ \u200b y", "2-2 0-0", {("y", "y"), ("1⁄2", "1⁄2")}),
