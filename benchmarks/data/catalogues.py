@@ -1,8 +1,8 @@
-"""The messages of programs in Debian's packages, as a corpus that nobody cleaned: training, validation and test packages.
+"""Messages of programs in Debian's packages, as a corpus that nobody cleaned: training, validation and test packages.
 
-The packages are files, as ``apt-get download`` leaves them; no text of them is stored here. Their compiled catalogues of
-one language go into folders that ``dst-prep`` reads. Validation and test are packages of their own, so that a model is
-judged by programs it has not seen.
+The packages are files, as ``apt-get download`` leaves them; no text of them is stored here. Their compiled catalogues
+of one language go into folders that ``dst-prep`` reads. Validation and test are packages of their own, so that a model
+is judged by programs it has not seen.
 """
 
 from __future__ import annotations
