@@ -98,6 +98,12 @@ def r_drop_cross_entropy(
     return LossSums(*sums)
 
 
+def _most_logits(hidden: Tensor) -> int:
+    """Maximum logits of a chunk: of as many bytes in fp32 as in 16 bits on a CPU, whose caches the chunks go through."""
+    most = CHUNK_LOGITS[hidden.device.type]
+    return most // 2 if hidden.device.type == "cpu" and hidden.dtype == torch.float32 else most
+
+
 def _round_bias(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if bias is None else ops.rounded(bias, dtype)
 
@@ -120,7 +126,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         nll = torch.zeros_like(loss)
         scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
-        chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
+        chunk = max(1, _most_logits(hidden) // weight.shape[0])
         repeated = hidden.shape[0] > chunk
         rounded = ops.rounded(weight, hidden.dtype)
         project = ops.prepare_linear(rounded, _round_bias(bias, hidden.dtype), repeated=repeated)
@@ -178,7 +184,7 @@ class _RDropCrossEntropy(torch.autograd.Function):
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         nll = torch.zeros_like(loss)
         scale = FP16_SCALE / max(1.0, alpha) if hidden.dtype == torch.float16 else 1.0
-        chunk = max(64, CHUNK_LOGITS[hidden.device.type] // (8 * weight.shape[0]))  # eight tensors as large are alive
+        chunk = max(64, _most_logits(hidden) // (8 * weight.shape[0]))  # eight tensors as large are alive
         rounded = ops.rounded(weight, hidden.dtype)
         project = ops.prepare_linear(rounded, _round_bias(bias, hidden.dtype))
         project_back = ops.prepare_linear(rounded.t())

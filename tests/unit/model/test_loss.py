@@ -130,7 +130,7 @@ def test_a_frequent_piece_does_not_overflow_the_gradient_of_fp16_weights() -> No
 @pytest.mark.parametrize("kernels", ["0", "1"])
 def test_only_one_chunk_of_logits_is_held_in_memory(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
-    monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 5 * ROWS)
+    monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 10 * ROWS)
     prepare_linear, held = ops.prepare_linear, []
     laid_out = []
 
