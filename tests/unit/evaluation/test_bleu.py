@@ -56,6 +56,23 @@ def test_bpe_joins_pieces_in_lower_case_without_smoothing() -> None:
     assert score(["ein mann mit ball"], ["ein mann im ball"], "bpe")[0].value == 0.0
 
 
+def test_bleu_of_pieces_is_that_of_fairseq() -> None:
+    """The figure is what the scorer of fairseq 0.12.2 (``libbleu``) prints of these pieces, ``@@ `` removed."""
+    output = [
+        "a man in a red shi@@ rt is load@@ ing co@@ tton onto a truck .",
+        "two dogs play in the snow .",
+        "the woman wear@@ s a blue dress and a hat",
+        "children run across the street while it rains .",
+    ]
+    reference = [
+        "a man in a red shirt lo@@ ads cotton onto a tr@@ uck .",
+        "two dogs are playing in the snow .",
+        "a woman wears a blue dress and a black ha@@ t .",
+        "some children run over the street while it is raining .",
+    ]
+    assert score(output, reference, "bpe")[0].value == pytest.approx(53.89433689589692, rel=1e-12)
+
+
 def test_signatures_say_how_scores_were_computed() -> None:
     bleu, chrf = score(REFERENCES, REFERENCES)
     assert (bleu.name, bleu.label) == ("bleu", "BLEU")
