@@ -48,6 +48,7 @@ PROGRAMS = (
     Program("alignment", "decoding.alignment", "word alignments, guided and not, beside eflomal's", "10 min"),
     Program("parsing", "decoding.parsing", "a parser: F1 beside two baselines, speed", "2 min", "a parser and trees"),
     Program("markup", "decoding.markup", "sentences with tags, placed by a model's alignment", "1 min", _ALIGNED),
+    Program("messages", "decoding.messages", "placeholders of messages that translation keeps", "1 s", "translations"),
     Program("plan", "data.plan", "time and memory of planning an epoch of 4.5M and 36M pairs", "1 min"),
     Program("windows", "data.windows", "planning 10^9 pairs in windows, and how well the windows shuffle", "3 min"),
     Program("catalogues", "data.catalogues", "(makes a corpus) messages of programs", "1 min", "Debian's packages"),
