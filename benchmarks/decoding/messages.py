@@ -1,4 +1,4 @@
-"""How many placeholders, tags and accelerators of messages survive translation, of those that the reference has too."""
+"""How many placeholders, tags and accelerators of messages survive translation, of those that references have."""
 
 from __future__ import annotations
 
