@@ -99,7 +99,7 @@ def r_drop_cross_entropy(
 
 
 def _most_logits(hidden: Tensor) -> int:
-    """Maximum logits of a chunk: of as many bytes in fp32 as in 16 bits on a CPU, whose caches the chunks go through."""
+    """Maximum logits of a chunk: on a CPU, whose caches it goes through, as many bytes in fp32 as in 16 bits."""
     most = CHUNK_LOGITS[hidden.device.type]
     return most // 2 if hidden.device.type == "cpu" and hidden.dtype == torch.float32 else most
 
