@@ -377,7 +377,7 @@ class CleanOptions(Options):
     )
     drop_numbers: bool = Field(False, description="drop pairs whose sides have different numbers")
     drop_placeholders: bool = Field(
-        False, description="drop pairs whose sides have different placeholders (%s, {0}, $name) or tags"
+        False, description="drop pairs whose sides have different placeholders ({0}, $name, those of printf) or tags"
     )
     drop_accelerators: bool = Field(
         False, description="drop pairs one side of which marks the key of a menu's entry (_File, &File, ~File)"
