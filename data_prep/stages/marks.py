@@ -32,7 +32,7 @@ _LETTER = r"[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 #: A character that marks the key of a menu's entry: ``_File``, ``&Öffnen``, ``E~xit``, ``ファイル(_F)``. Not of
 #: ``South_Georgia`` and ``B&W``, of an entity (``&amp;``), or of a context (``addon_state^Ready``).
 _KEY = re.compile(
-    rf"(?:^[_&~](?=\w)|(?<!\w)_(?={_LETTER})|_(?=[a-z])|(?<![A-Z\d&~])[&~](?={_LETTER})|(?<=[A-Z])[&~](?=[a-z]))(?!\w*[;^])"
+    rf"(?:^[_&~](?=\w)|(?<!\w)_(?={_LETTER})|_(?=[a-z])|(?<![A-Z\d&~])[&~](?={_LETTER})|(?<=[A-Z])[&~](?=[a-z]))(?!\w{{0,30}}[;^])"
 )
 
 
