@@ -17,11 +17,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    sources, references = (path.read_text().splitlines() for path in (options.src, options.ref))
+    sources, references = lines(options.src), lines(options.ref)
     rows = []
     for path in options.outputs:
         expected, kept, invented, exact = Counter[str](), Counter[str](), 0, Counter[bool]()
-        for src, ref, output in zip(sources, references, path.read_text().splitlines(), strict=True):
+        for src, ref, output in zip(sources, references, lines(path), strict=True):
             wanted = marks(src)
             if wanted != marks(ref):
                 continue
@@ -32,14 +32,23 @@ def main(options: argparse.Namespace) -> None:
             invented += (found - wanted).total()
             if wanted:
                 exact[found == wanted] += 1
+        if not expected:
+            continue
         shares = [f"{kept[name] / expected[name]:.1%} of {expected[name]:,}" for name in sorted(expected)]
         rows.append(f"{path.name} | {' | '.join(shares)} | {exact[True] / exact.total():.1%} | {invented:,}")
+    if not rows:
+        raise SystemExit(f"{options.src} has no placeholder that {options.ref} has too")
     print(format_table(f"output | {': | '.join(sorted(expected))}: | messages with all: | invented:", rows))
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file; some have characters that end lines elsewhere."""
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def marks(text: str) -> Counter[str]:
     """The placeholders and tags of a text; any accelerator is ``_F``, whatever its character."""
-    return placeholders(text) + Counter({"_F": accelerators(text).total()})
+    return placeholders(text) + Counter({"_F": accelerators(text)})
 
 
 def kind(mark: str) -> str:

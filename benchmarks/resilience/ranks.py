@@ -2,7 +2,7 @@
 
 2 to 128 real processes on one machine join as for a training, and vote after every update of 0.3 s, which they sleep.
 Of rank 0: the CPU of its vote, of its heartbeats and of the store; of the others, their mean; and what goes over the
-loopback device. Extrapolated on a line, rank 0's is that of 1,024 ranks.
+loopback device. Rank 0's shares at 1,024 ranks are extrapolated linearly.
 
 How long a vote takes here is no figure of a cluster, because all processes share the cores of one machine. So the same
 is measured where every message of gloo waits 5 ms, which takes no core: how many of these a vote and a ring wait for,

@@ -366,7 +366,7 @@ class CleanOptions(Options):
     max_words: PositiveCount = Field(250, description="drop pairs with more words on either side")
     min_words: PositiveCount | None = Field(None, description="drop pairs with fewer words on either side")
     max_ratio: Annotated[FiniteFloat, Field(ge=1), Placeholder("R")] = Field(
-        4.0, description="drop pairs whose longer side has more than R times the words of the shorter and one"
+        4.0, description="drop pairs whose longer side has more than R * (words of the shorter + 1) words"
     )
     punctuation: Literal["keep", "moses"] = Field(
         "keep", description="punctuation: keep it, or write it as Moses' normalize-punctuation does"
@@ -377,10 +377,11 @@ class CleanOptions(Options):
     )
     drop_numbers: bool = Field(False, description="drop pairs whose sides have different numbers")
     drop_placeholders: bool = Field(
-        False, description="drop pairs whose sides have different placeholders ({0}, $name, those of printf) or tags"
+        False,
+        description="for messages of programs: drop pairs whose sides have different placeholders ({0}, $name, printf) or tags",
     )
     drop_accelerators: bool = Field(
-        False, description="drop pairs one side of which marks the key of a menu's entry (_File, &File, ~File)"
+        False, description="for messages of programs: drop pairs one side of which marks a key (_File, &File, ~File)"
     )
     min_language: Annotated[FiniteFloat, Field(ge=0, le=1), Placeholder("P")] = Field(
         0.0, description="drop pairs with a side whose language is not the one it should be with probability P"

@@ -5,59 +5,101 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-#: Flags, width, precision and length of a conversion, also GCC's ``%q#T`` and ``%wu``.
-_FORMAT = r"[-+#0Iqw]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[zjL](?=[a-zA-Z]))?"
+#: Flags, width, precision and length of a conversion.
+_FORMAT = r"(?:[+#0I]|-(?=\d))*(?:[1-9]\d*|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[zjL])?"
 
-_PLACEHOLDER = re.compile(
-    rf"""
-      %(?:\d+\$|\(\w+\))'?{_FORMAT}(?P<numbered>[a-zA-Z])   # %2$s of gettext, %(name)s of Python
-    | (?<![\d~])%L?[1-9]\d?(?![$\d]|\.\d)                        # %1 of Qt and KDE
-    | %\{{\w+\}} | %[A-Z][A-Z_]{{2,}}                       # %{{name}} of Ruby, %PRODUCTNAME of LibreOffice
-    | (?<![\d~])%{_FORMAT}(?P<plain>[a-zA-Z])               # %s, %-10.3f; not of "50%ige"
-    | %'(?P<grouped>[diu])                                  # %'d
-    | \{{[\w.:!]*\}}                                        # {{}}, {{0}}, {{name}}
-    | \$(?:\{{\w+\}}|\(\w+\)|[a-zA-Z_]\w*(?:\.\w+)*)        # $HOME, ${{name}}, $(EXIF_HOUR)
-    """,
-    re.VERBOSE | re.ASCII,
-)
+_PERCENT = rf"""
+      %(?P<named>\(\w+\)){_FORMAT}[a-zA-Z]                      # %(name)s of Python
+    | %\d+\$[qw][+#]?(?P<numbered_gcc>[a-zA-Z])                 # %2$qs of GCC
+    | %\d+\$'?{_FORMAT}(?P<numbered>[diouxXeEfFgGcspm])                   # %2$s of gettext
+    | %\{{\w+\}} | %[A-Z][A-Z_]{{2,}} | %<PRI\w+>               # of Ruby, of LibreOffice (%PRODUCTNAME), of C
+    | %[qw][+#]?(?P<gcc>[a-zA-Z])                               # %qs, %q#T, %wu
+    | (?<![\d~])(?<!\d\s)%'?{_FORMAT}(?P<plain>[diouxXeEfFgGcspm])  # %s, %-10.3f; not of "50%ige"
+"""
 
-_TAG = re.compile(r"<(/?)([a-zA-Z][\w:-]*)(?:\s[^<>]*)?/?>", re.ASCII)
+_OTHER = r"""
+    | \{\w*(?:[.\[!:][^{}]{0,30})?\}                           # {}, {0}, {name:>10}
+    | (?<!\w)\$(?:\{\w+\}|\(\w+\)|(?!US\b)[a-zA-Z_]\w*(?:\.\w+)*)   # $HOME, ${name}, $(EXIF_HOUR)
+"""
 
-#: Tags of HTML that need not be closed.
+_PLACEHOLDER = re.compile(_PERCENT + _OTHER, re.VERBOSE | re.ASCII)
+
+#: Arguments of Qt and KDE, %1, %2 or %L1, in messages that have a first one; "%50" alone is a share.
+_QT = r"%L?[1-9]\d?(?![$\d]|\.\d) |"
+_FIRST_OF_QT = re.compile(r"%L?1(?![$\d]|\.\d)")
+_PLACEHOLDER_OF_QT = re.compile(_QT + _PERCENT + _OTHER, re.VERBOSE | re.ASCII)
+
+#: In the format of a date, whose codes differ between languages: ``%B %d``, ``%e. %B``.
+_DATE, _OF_DATE = re.compile(r"%[-_O]?[AaBbHIMSTYklyj](?![a-zA-Z])"), re.compile(r"%[-_O]?[a-zA-Z]")
+
+#: What an address may hold as it is, and %20 and other bytes in it.
+_ADDRESS, _BYTE = re.compile(r"\b[a-z]{1,10}://\S+"), re.compile(r"%[0-9A-Fa-f]{2}")
+
+_TAG = re.compile(r"<(/?)([a-zA-Z][\w:-]*)(?:\s[^<>]*?)?(/?)>", re.ASCII)
+
+#: Tags of HTML that need not be closed, or whose end may be left out.
 _UNCLOSED = frozenset({"br", "hr", "img", "li", "p"})
 
-#: A letter of an alphabet: the key of a keyboard, unlike Chinese characters and kana.
-_LETTER = r"[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+#: A word with the mark of a key, and the letter of it; no entity (``&amp;``), and no context (``addon_state^Ready``).
+_MARKED = re.compile(r"(?<![_&~])(?:[_~]|&(?!\w{1,30};))(?=\w)")
 
-#: A character that marks the key of a menu's entry: ``_File``, ``&Öffnen``, ``E~xit``, ``ファイル(_F)``. Not of
-#: ``South_Georgia`` and ``B&W``, of an entity (``&amp;``), or of a context (``addon_state^Ready``).
-_KEY = re.compile(
-    rf"(?:^[_&~](?=\w)|(?<!\w)_(?={_LETTER})|_(?=[a-z])|(?<![A-Z\d&~])[&~](?={_LETTER})|(?<=[A-Z])[&~](?=[a-z]))(?!\w{{0,30}}[;^])"
-)
+#: In addresses, variables, contexts and names of programs, which have no keys.
+_KEYLESS = re.compile(r"[@$^]|//|_.*_", re.DOTALL)
+
+_KANA_OR_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uff66-\uff9f]")
+
+#: A text has one key, or two where two entries are in it.
+_MOST_KEYS = 2
 
 
 def placeholders(text: str) -> Counter[str]:
-    """The placeholders and tags of a text, with how often each occurs.
+    """The placeholders and tags of a message, with how often each occurs.
 
     Widths, precisions and positions do not count: ``%-8s`` and ``%2$s`` are ``%s``. Something in angle brackets is a
-    tag if it is closed in the text, or need not be in HTML; ``<file>`` is a word.
+    tag if it is closed in the text, or need not be in HTML; ``<file>`` is a word. The codes of dates are left out. In
+    prose, ``$name`` and the like can be other things.
     """
-    if not any(mark in text for mark in "%{$<"):
-        return Counter()
-    found = Counter(_name(match) for match in _PLACEHOLDER.finditer(text.replace("%%", "")))
-    tags = [(closing, name.lower()) for closing, name in _TAG.findall(text)]
-    closed = {name for closing, name in tags if closing} | _UNCLOSED
-    found.update(f"<{name}>" for closing, name in tags if name in closed and not closing)
+    found = Counter[str]()
+    if any(mark in text for mark in "%{$"):
+        plain = _ADDRESS.sub(lambda address: _BYTE.sub("", address[0]), text).replace("%%", "")
+        if _DATE.search(plain):
+            plain = _OF_DATE.sub("", plain)
+        pattern = _PLACEHOLDER_OF_QT if _FIRST_OF_QT.search(plain) else _PLACEHOLDER
+        found.update(map(_name, pattern.finditer(plain)))
+    if "<" in text:
+        tags = [(slash, name.lower(), end) for slash, name, end in _TAG.findall(text)]
+        closed = {name for slash, name, end in tags if slash or end} | _UNCLOSED
+        found.update(
+            f"<{slash}{name}>" for slash, name, _ in tags if name in closed and not (slash and name in _UNCLOSED)
+        )
     return found
 
 
 def _name(match: re.Match[str]) -> str:
-    conversion = match["numbered"] or match["plain"] or match["grouped"]
+    if match["named"]:
+        return f"%{match['named']}"
+    conversion = match["numbered"] or match["numbered_gcc"] or match["gcc"] or match["plain"]
     if conversion is None:
         return match[0]
     return "%d" if conversion in "iu" else f"%{conversion}"
 
 
-def accelerators(text: str) -> Counter[str]:
-    """How often each character marks the key of an accelerator in a text."""
-    return Counter(_KEY.findall(text))
+def accelerators(text: str) -> int:
+    """How many keys of menu entries a message marks: ``_File``, ``&Öffnen``, ``E~xit``, ``ファイル(_F)``; at most two.
+
+    Within a word a letter is no key where identifiers and names have it: ``South_Georgia``, ``B&W``.
+    """
+    marked = [match.start() for match in _MARKED.finditer(text)]
+    return sum(_is_key(text, at) for at in marked) if len(marked) <= _MOST_KEYS else 0
+
+
+def _is_key(text: str, at: int) -> bool:
+    before, after = text[at - 1 : at], text[at + 1]
+    word = text[text.rfind(" ", 0, at) + 1 :].partition(" ")[0]
+    if _KEYLESS.search(word) or not after.isalpha() or (at and _KANA_OR_CHINESE.match(after)):
+        return False
+    if not before.isalnum() or _KANA_OR_CHINESE.match(before):
+        return True
+    if text[at] == "_":
+        return after.islower() or before.isupper()
+    return after.islower() or before.islower()

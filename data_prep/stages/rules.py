@@ -17,7 +17,8 @@ from dstransformer.io.languages import known_script, known_to_fasttext, language
 #: Tells whether a pair is dropped.
 Drops = Callable[[str, str], bool]
 
-_ASCII_WORD = re.compile("[!-~]+")
+#: In text without spaces, what begins with a letter or digit of ASCII, up to another character or a space.
+_ASCII_WORD = re.compile("[0-9A-Za-z][!-~]*")
 
 #: The place of an argument, as in gettext's ``%2$s``.
 _ARGUMENT = re.compile(r"%\d+\$")
@@ -49,7 +50,7 @@ def _empty(_: CleanOptions, __: str, ___: str) -> Drops:
 def _word_counter(code: str) -> Callable[[str], int]:
     """Counts the words of a text; of a language without spaces, it divides its characters by those of a usual word.
 
-    What such a text has in ASCII, as names and commands, is words between spaces.
+    What such a text has in ASCII, as names and commands, is a word up to the next space or other character.
     """
     characters = language(code).word_characters
     if characters is None:
@@ -79,7 +80,7 @@ def _length_ratio(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops:
 
     def drops(src: str, tgt: str) -> bool:
         one, other = src_words(src), tgt_words(tgt)
-        # And one: in short texts, a word to five is as good as the "Blocksatz" for "Align text to a block".
+        # And one, because texts of a few words differ more: "Blocksatz" is "Align text to a block".
         return max(one, other) > limit * (min(one, other) + 1)
 
     return drops
@@ -110,7 +111,7 @@ def _placeholders(options: CleanOptions, _: str, __: str) -> Drops | None:
 
 
 def _accelerators(options: CleanOptions, _: str, __: str) -> Drops | None:
-    return (lambda src, tgt: accelerators(src) != accelerators(tgt)) if options.drop_accelerators else None
+    return (lambda src, tgt: (accelerators(src) > 0) != (accelerators(tgt) > 0)) if options.drop_accelerators else None
 
 
 def _language(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None:

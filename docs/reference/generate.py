@@ -227,7 +227,7 @@ are one word each: do not report it |
 letters needs `sr_Latn` |
 | `--min-language` | the 176 languages of fastText's model | refused |
 | `--max-words`, `--min-words`, `--max-ratio` | words that spaces divide | of text without spaces a word is 2 \
-characters (Chinese, Japanese) or 5, an estimate, or what is in ASCII between spaces |
+characters (Chinese, Japanese) or 5, an estimate, and a run of ASCII that begins with a letter or digit is one |
 | `--long split` | sentences that end in `{spaced}` before a space, or in `{unspaced}` | Thai and Lao mark no ends: \
 such a text stays whole. Greek questions (`;`) are not ends |
 | `--split` | the languages of sentencex, some 300, by the rules and abbreviations of each | English ones; Thai and \

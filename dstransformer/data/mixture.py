@@ -66,8 +66,9 @@ class Mixture:
         taken = []
         while first < end:
             number, place = divmod(first, size)
-            order = np.random.default_rng((*key, _STREAM, source, number)).permutation(np.arange(size, dtype=np.int32))
-            taken.append(order[place : place + end - first])
+            order = np.arange(size, dtype=np.int32)
+            np.random.default_rng((*key, _STREAM, source, number)).shuffle(order)
+            taken.append(order[place : place + end - first].copy())
             first += len(taken[-1])
         return np.concatenate([np.empty(0, dtype=np.int32), *taken])
 

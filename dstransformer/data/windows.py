@@ -144,8 +144,10 @@ def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple
     uses = pairs if mixture is None else mixture.max_pairs()
     if is_windowed(pairs, window_pairs):  # of a window and the next, a repeated block as often as it is used
         return min(uses, window_pairs), 2 * (_LENGTH_BYTES + _ORDER_BYTES) * min(uses, window_pairs)
-    orders = 2 if mixture is None else 3  # a mixture's is chosen before it is shuffled
-    return uses, _LENGTH_BYTES * pairs + orders * _ORDER_BYTES * uses
+    if mixture is None:
+        return uses, _LENGTH_BYTES * pairs + 2 * _ORDER_BYTES * uses
+    # The order of a source, which may be larger than its share of an epoch, and a copy of the pairs chosen.
+    return uses, _LENGTH_BYTES * pairs + _ORDER_BYTES * (max(mixture.sizes) + 3 * uses)
 
 
 class EpochPlanner:

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -129,22 +129,23 @@ class World:
         return [bool(flag) for flag in raised.tolist()]
 
     def _raise_flags(self, raised: torch.Tensor) -> None:
-        """Set each flag that any rank has set. With N ranks this takes log2(N) steps, where a ring takes 2 N.
+        """Set each flag that any rank has set. With N ranks this takes some log2(N) steps, where a ring takes 2 N.
 
         In each step two ranks tell each other all they know, at twice the distance of the step before (recursive
-        doubling). Ranks beyond the greatest power of two tell another one first, which tells them the result.
+        doubling). Ranks beyond the greatest power of two tell another one first, which tells them the result: two
+        steps more. One thread votes at a time.
         """
-        rank, pairs = self.rank, 1 << (self.world_size.bit_length() - 1)
-        if rank >= pairs:
-            dist.send(raised, rank - pairs, group=self._control)
-            dist.recv(raised, rank - pairs, group=self._control)
+        rank, doubling = self.rank, 1 << (self.world_size.bit_length() - 1)
+        if rank >= doubling:
+            dist.send(raised, rank - doubling, group=self._control)
+            dist.recv(raised, rank - doubling, group=self._control)
             return
-        has_other, other = rank + pairs < self.world_size, torch.empty_like(raised)
+        has_other, other = rank + doubling < self.world_size, torch.empty_like(raised)
         if has_other:
-            dist.recv(other, rank + pairs, group=self._control)
+            dist.recv(other, rank + doubling, group=self._control)
             torch.maximum(raised, other, out=raised)
         distance = 1
-        while distance < pairs:
+        while distance < doubling:
             partner = rank ^ distance
             sent = dist.isend(raised, partner, group=self._control)
             dist.recv(other, partner, group=self._control)
@@ -153,7 +154,7 @@ class World:
             torch.maximum(raised, other, out=raised)
             distance *= 2
         if has_other:
-            dist.send(raised, rank + pairs, group=self._control)
+            dist.send(raised, rank + doubling, group=self._control)
 
     def gather(self, item: Any) -> list[Any]:
         """Gather the items of all ranks, in rank order, on every rank."""
@@ -496,7 +497,8 @@ def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < files:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+        with suppress(OSError, ValueError):  # the system has a lower one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
 def _identity(device: torch.device) -> str | None:

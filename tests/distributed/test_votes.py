@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import free_port, join_world
@@ -20,9 +23,13 @@ FILES = 100
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 67])
 def test_a_flag_of_any_rank_reaches_all(ranks: int, tmp_path: Path) -> None:
-    limits = f"ulimit -Sn {FILES} && exec "
-    command = f"{sys.executable} -m {__name__} {ranks} {free_port()} {tmp_path}"
-    subprocess.run(limits + command, shell=True, check=True, timeout=300, cwd=Path(__file__).parents[2])
+    command = f"ulimit -Sn {FILES} && exec {sys.executable} -m {__name__} {ranks} {free_port()} {tmp_path}"
+    with subprocess.Popen(command, shell=True, cwd=Path(__file__).parents[2], start_new_session=True) as parent:
+        try:
+            assert parent.wait(timeout=300) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
     votes = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
     raised = sorted({0, ranks // 2, ranks - 1})
     assert votes == [[[rank == one for one in (0, ranks // 2, ranks - 1)] for rank in raised]] * ranks
@@ -34,10 +41,11 @@ def _vote(processes: Processes, port: int, folder: Path) -> None:
     world = join_world(processes)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > FILES
     size = processes.world_size
-    votes = [
-        world.any(*(processes.rank == raised == flag for flag in (0, size // 2, size - 1)))
-        for raised in sorted({0, size // 2, size - 1})
-    ]
+    votes = []
+    for raised in sorted({0, size // 2, size - 1}):
+        votes.append(world.any(*(processes.rank == raised == flag for flag in (0, size // 2, size - 1))))
+        assert world.all_reduce(torch.ones(3)).tolist() == [size] * 3, "votes and other collectives take turns"
+        assert world.broadcast(processes.rank) == 0
     (folder / f"{processes.rank}.json").write_text(json.dumps(votes))
     world.barrier()
 

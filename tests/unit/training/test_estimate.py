@@ -153,7 +153,7 @@ def test_a_pair_that_a_mixture_repeats_is_planned_as_often(toy_corpus: Path) -> 
     setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
     assert setup.mixture is not None
     assert setup.mixture.max_pairs() == len(setup.mixture.rows(1, 0)) == 5 * pairs
-    needed = (8 + 5 * 12) * pairs
+    needed = (8 + 4 + 5 * 12) * pairs
     check_memory(setup, 1, needed, weights=False)
     with pytest.raises(ConfigError, match=f"planning {5 * pairs:,} pairs at once .*14 bytes per pair"):
         check_memory(setup, 1, needed - 1, weights=False)

@@ -10,27 +10,41 @@ from data_prep.stages.marks import accelerators, placeholders
 
 
 @pytest.mark.parametrize(("text", "found"), [
-    ("%s of %d: %-8.3f, %lu %zu", ["%s", "%d", "%f", "%d", "%d"]),
+    ("%s of %d: %-8.3f, %lu %zu %08d %5s", ["%s", "%d", "%f", "%d", "%d", "%d", "%s"]),
     ("%2$s in %1$s", ["%s", "%s"]),
-    ("%(count)i files, %'d bytes", ["%d", "%d"]),
-    ("100 %% of 50%ige, 100% sure", []),
-    ("invalid use of %q#T in %qE", ["%T", "%E"]),
-    ("%1 of %2. %L1x", ["%1", "%2", "%L1"]),
+    ("%(user)s, %'d bytes, %<PRIuMAX>", ["%(user)", "%d", "%<PRIuMAX>"]),
+    ("100 %% of 50%ige, 100 %ige, 100% sure, %50'si, 5-%-Hürde", []),
+    ("invalid use of %q#T in %qE, %2$qs", ["%T", "%E", "%s"]),
+    ("%1 of %2. %L3, %1x%2", ["%1", "%1", "%2", "%2", "%L3"]),
     ("%PRODUCTNAMEを起動 $NAMEの", ["%PRODUCTNAME", "$NAME"]),
-    ("{} {0} {name} {not this}", ["{}", "{0}", "{name}"]),
-    ("${HOME} $(EXIF_HOUR) $unit.type costs 5$", ["${HOME}", "$(EXIF_HOUR)", "$unit.type"]),
-    ("<b>bold</b> <a href='x'>link</a><br/>", ["<b>", "<a>", "<br>"]),
+    ("{} {0} {name:>10} {not this}", ["{}", "{0}", "{name:>10}"]),
+    ("${HOME} $(EXIF_HOUR) $unit.type costs 5$, $US 5, R$reais", ["${HOME}", "$(EXIF_HOUR)", "$unit.type"]),
+    ("<b>bold</b> <a href='x'>link</a><br/><nl/>", ["<b>", "</b>", "<a>", "</a>", "<br>", "<nl>"]),
     ("usage: cp <file> <folder>", []),
-    ("Error.~%No file: %Ld %ld", ["%d", "%d"]),
+    ("https://example.org/M%C3%BCnchen%20a and https://%s/", ["%s"]),
+    ("Error.~%No file: %ld", ["%d"]),
+    ("%B %-d, %H:%M", []), ("%A %e. %b", []), ("Bei %2$L steht %1$s", ["%s"]), ("{a,b} or {c}", ["{c}"]),
 ])  # fmt: skip
 def test_placeholders_and_tags_are_found(text: str, found: list[str]) -> None:
     assert placeholders(text) == Counter(found)
 
 
 @pytest.mark.parametrize(("text", "found"), [
-    ("_File", "_"), ("&Öffnen", "&"), ("E~xit", "~"), ("ファイル(_F)", "_"), ("A_ngle", "_"), ("R&ight", "&"),
-    ("La&TeX", "&"), ("_閉じます", "_"), ("South_Georgia", ""), ("B&W", ""), ("AT&T", ""), ("a &amp; b", ""),
-    ("addon_state^Ready", ""), ("クリック&ドラッグ", ""), ("5~10", ""), ("this & that", ""),
+    ("_File", 1), ("&Öffnen", 1), ("E~xit", 1), ("ファイル(_F)", 1), ("A_ngle", 1), ("R&ight", 1),
+    ("Save _As; quit", 1),
+    ("La&TeX", 1), ("H_TTP", 1), ("$side_color", 0), ("_閉じます", 1),
+    ("&Open/&Close", 2), ("South_Georgia", 0), ("B&W", 0), ("М&М", 0), ("AT&T", 0),
+    ("a &amp; b", 0), ("addon_state^Ready", 0), ("クリック&ドラッグ", 0), ("5~10", 0),
+    ("~30 Leute", 0), ("this & that", 0),
+    ("first_last@x.org", 0), ("https://x.org/a?b&c", 0), ("__init__", 0), ("_emphasis_", 0),
+    ("main_a=1 b_c=2 d_e=3", 0),
 ])  # fmt: skip
-def test_the_mark_of_a_key_is_found(text: str, found: str) -> None:
-    assert accelerators(text) == Counter(found)
+def test_the_mark_of_a_key_is_found(text: str, found: int) -> None:
+    assert accelerators(text) == found
+
+
+@pytest.mark.parametrize("unit", ["%", "%0", "%1$0", "0", "<", "<a ", "_a", "&a", "{", "{a:", "$", "$a.", "~", "%.0"])
+def test_a_line_of_a_megabyte_is_read_at_once(unit: str) -> None:
+    for text in (unit * (2**20 // len(unit)), "%" + unit * 2**16):
+        placeholders(text)
+        accelerators(text)

@@ -39,6 +39,7 @@ def dropped_by(pair: tuple[str, str], languages: tuple[str, str] = ("en", "de"),
         (("%s in %s 7", "%2$s 7 in %1$s"), {"drop_numbers": True, "drop_placeholders": True}, None),
         (("%s in <b>%s</b>", "%s: %s"), {"drop_placeholders": True}, "placeholders"),
         (("_File", "Datei"), {"drop_accelerators": True}, "accelerators"),
+        (("_File", "&Datei"), {"drop_accelerators": True}, None),
         ((ENGLISH, GERMAN), {"min_language": 0.5}, None),
         ((ENGLISH, ENGLISH), {"min_language": 0.5}, "language"),
         ((GERMAN, GERMAN), {"min_language": 0.5}, "language"),
@@ -48,6 +49,14 @@ def test_a_pair_is_dropped_by_the_rule_that_it_breaks(
     pair: tuple[str, str], options: dict[str, object], rule: str | None
 ) -> None:
     assert dropped_by(pair, **options) == rule
+
+
+@pytest.mark.parametrize(("target", "limit", "rule"), [
+    ("Linuxの設定", 3, None), ("Linux kernel 6.1の設定", 4, "too_long"), ("北京(首都)、天津(津)", 6, None),
+    ("北京(首都)、天津(津)", 5, "too_long"), ("darkkhaki (#BDB76B)", 3, None),
+])  # fmt: skip
+def test_words_in_ascii_count_in_text_without_spaces(target: str, limit: int, rule: str | None) -> None:
+    assert dropped_by(("a", target), ("en", "ja"), max_words=limit, max_ratio=100) == rule
 
 
 @pytest.mark.parametrize(("codes", "target", "kept"), [
