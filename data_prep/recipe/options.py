@@ -378,7 +378,7 @@ class CleanOptions(Options):
     drop_numbers: bool = Field(False, description="drop pairs whose sides have different numbers")
     drop_placeholders: bool = Field(
         False,
-        description="for messages of programs: drop pairs whose sides have different placeholders ({0}, $name, printf) or tags",
+        description="for messages of programs: drop pairs whose placeholders ({0}, $name, printf) or tags differ",
     )
     drop_accelerators: bool = Field(
         False, description="for messages of programs: drop pairs one side of which marks a key (_File, &File, ~File)"

@@ -16,8 +16,8 @@ from torch.autograd.function import once_differentiable
 from dstransformer.data.packing import ROW_COUNTS, Links, Packing, fill_rows, round_rows
 from dstransformer.model import ops
 
-#: Maximum logits held at once, in fp32 on a CPU half of them; a chunk of tokens is as long as fits. With several chunks a CPU also holds two copies of
-#: the softmax matrix, laid out for the products.
+#: Maximum logits held at once, in fp32 on a CPU half of them; a chunk of tokens is as long as fits. With several chunks
+#: a CPU also holds two copies of the softmax matrix, laid out for the products.
 CHUNK_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
 
 #: The factor of the gradient of fp16 logits while it is in fp16. It is rounded before the loss is scaled, and the share
