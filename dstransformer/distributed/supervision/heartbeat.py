@@ -78,6 +78,7 @@ class HeartbeatMonitor:
         self._stopped = threading.Event()
         self._verdict: Verdict | None = None
         self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
         self._began = self._round = time.monotonic()
 
     def start(self, host: str, port: int, prefix: str = "") -> None:
@@ -93,7 +94,9 @@ class HeartbeatMonitor:
         self._store = _open_store(host, port, prefix)
         self._began = self._round = time.monotonic()
         for target in (self._watch, self._watch_rank0):
-            threading.Thread(target=target, name=f"heartbeat {target.__name__}", daemon=True).start()
+            thread = threading.Thread(target=target, name=f"heartbeat {target.__name__}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def __enter__(self) -> HeartbeatMonitor:
         return self
@@ -116,6 +119,10 @@ class HeartbeatMonitor:
             alone = error is not None and not (isinstance(error, DstError) and error.shared)
             self.report(self._status.update, FAILED if alone else LEFT)
             _attempt(self._write, self._limits.interval)
+        # Python 3.11 aborts if it ends while a thread waits for the store.
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_STORE_SECONDS)
 
     @contextmanager
     def calling_at_end(self, action: Callable[[], None]) -> Iterator[None]:
