@@ -60,7 +60,7 @@ PROGRAMS = (
     Program("serving", "serving.load", "dst serve under load, beside dst translate", "5 min", _BUNDLE),
     Program("outage", "resilience.outage", "training beside a tracking server that fails", "5 min"),
     Program(
-        "ranks", "resilience.ranks", "what votes and heartbeats cost rank 0 and the store, at 2 to 128 ranks", "5 min"
+        "ranks", "resilience.ranks", "what votes and heartbeats cost rank 0 and the store, at 2 to 128 ranks", "10 min"
     ),
     Program("faults", "resilience.faults.command", "250 kills, stops, failing disks: bits compared", "40 min", "root"),
     Program("peers-training", "peers.training", "training speed beside three systems", "2 h", _PEERS),

@@ -11,7 +11,7 @@ _FORMAT = r"(?:[+#0I]|-(?=\d))*(?:[1-9]\d*|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[zjL]
 _PERCENT = rf"""
       %(?P<named>\(\w+\)){_FORMAT}[a-zA-Z]                      # %(name)s of Python
     | %\d+\$[qw][+#]?(?P<numbered_gcc>[a-zA-Z])                 # %2$qs of GCC
-    | %\d+\$'?{_FORMAT}(?P<numbered>[diouxXeEfFgGcspm])                   # %2$s of gettext
+    | %\d+\$'?{_FORMAT}(?P<numbered>[diouxXeEfFgGcspm])         # %2$s of gettext
     | %\{{\w+\}} | %[A-Z][A-Z_]{{2,}} | %<PRI\w+>               # of Ruby, of LibreOffice (%PRODUCTNAME), of C
     | %[qw][+#]?(?P<gcc>[a-zA-Z])                               # %qs, %q#T, %wu
     | (?<![\d~])(?<!\d\s)%'?{_FORMAT}(?P<plain>[diouxXeEfFgGcspm])  # %s, %-10.3f; not of "50%ige"
@@ -40,10 +40,10 @@ _TAG = re.compile(r"<(/?)([a-zA-Z][\w:-]*)(?:\s[^<>]*?)?(/?)>", re.ASCII)
 #: Tags of HTML that need not be closed, or whose end may be left out.
 _UNCLOSED = frozenset({"br", "hr", "img", "li", "p"})
 
-#: A word with the mark of a key, and the letter of it; no entity (``&amp;``), and no context (``addon_state^Ready``).
+#: What may be the mark of a key; an entity (``&amp;``) is none.
 _MARKED = re.compile(r"(?<![_&~])(?:[_~]|&(?!\w{1,30};))(?=\w)")
 
-#: In addresses, variables, contexts and names of programs, which have no keys.
+#: In words without keys: addresses, variables, contexts (``addon_state^Ready``), names such as ``__init__``.
 _KEYLESS = re.compile(r"[@$^]|//|_.*_", re.DOTALL)
 
 _KANA_OR_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uff66-\uff9f]")

@@ -58,7 +58,7 @@ def _word_counter(code: str) -> Callable[[str], int]:
 
     def count(text: str) -> int:
         rest, ascii_words = _ASCII_WORD.subn("", text)
-        return ascii_words - (rest.count(" ") - len(rest)) // characters
+        return ascii_words + -(-(len(rest) - rest.count(" ")) // characters)
 
     return count
 

@@ -175,7 +175,7 @@ def plan_updates(
 
     bounds = [0]
     while bounds[-1] < len(order):
-        # A pair has a token at least: an update ends before the last pair of the part, except the order's last.
+        # A pair has a token at least, so a part of twice an update's tokens holds a whole update.
         first = bounds[-1]
         part = order[first : first + max(_PART_PAIRS, 2 * budget.src_tokens)]
         src_ends, tgt_ends = _ends(src_lengths, part), _ends(tgt_lengths, part)
