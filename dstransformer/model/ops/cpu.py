@@ -182,6 +182,29 @@ def cross_entropy_(logits: Tensor, targets: Tensor, label_smoothing: float) -> t
     return loss, nll
 
 
+def r_drop_cross_entropy_(
+    logits: tuple[Tensor, Tensor], targets: Tensor, label_smoothing: float, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """Half the loss of R-Drop for every row, as :func:`cross_entropy_`, for two passes of the same tokens.
+
+    Args:
+        logits: Of each pass, ``(tokens, pieces)``, contiguous; the gradients replace them.
+        targets: ``(tokens,)`` int64.
+        label_smoothing: epsilon.
+        alpha: Weight of the divergence.
+
+    Returns:
+        The loss and the mean negative log-likelihood of the two passes for each token, ``(tokens,)`` fp32.
+    """
+    rows, pieces = logits[0].shape
+    loss, nll = empty_fp32(2, rows)
+    call(
+        "r_drop_cross_entropy", logits[0], *logits, targets.contiguous(), rows, pieces, label_smoothing, alpha,
+        loss, nll,
+    )  # fmt: skip
+    return loss, nll
+
+
 def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The largest logits of each row; among equal ones the first pieces win."""
     logits = logits.contiguous()

@@ -150,6 +150,9 @@ def r_drop_cross_entropy(
         from dstransformer.model.ops import gpu_loss
 
         return gpu_loss.r_drop_cross_entropy_(logits, targets, label_smoothing, alpha, gradient_scale)
+    if gradient_scale == 1.0 and can_compute(*logits):
+        loss, nll = cpu.r_drop_cross_entropy_(logits, targets, label_smoothing, alpha)
+        return loss.sum(), nll.sum(), logits
     return reference.r_drop_cross_entropy(logits, targets, label_smoothing, alpha, gradient_scale)
 
 

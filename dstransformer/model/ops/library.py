@@ -47,6 +47,7 @@ ARGUMENTS = {
     "residual_norm_backward": [*[_POINTER] * 5, _SIZE, _SIZE, *_DROPOUT, *[_POINTER] * 4, _INT],
     "bias_relu_backward": [_POINTER, _POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _INT],
     "cross_entropy": [_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _POINTER, _INT],
+    "r_drop_cross_entropy": [*[_POINTER] * 3, _SIZE, _SIZE, _FLOAT, _FLOAT, _POINTER, _POINTER, _INT],
     "best_pieces": [_POINTER, *[_SIZE] * 5, *[_POINTER] * 3, _INT],
     "attend_path": [_POINTER, _POINTER, *[_SIZE] * 5, _POINTER, _INT],
     "attention": [*_HEADS, *_SENTENCES, _POINTER, _POINTER, _INT],

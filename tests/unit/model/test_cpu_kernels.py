@@ -15,7 +15,7 @@ from dstransformer.config import load_config
 from dstransformer.data.packing import Packing, fill_rows
 from dstransformer.decoding import Hypothesis, beam_search
 from dstransformer.model import Ensemble, Transformer, ops
-from dstransformer.model.ops import cpu, library
+from dstransformer.model.ops import cpu, library, reference
 
 from_lengths = Packing.from_lengths
 
@@ -153,13 +153,27 @@ def test_the_dropout_mask_has_the_given_rate_and_follows_the_seed(dropout: float
 @pytest.mark.parametrize("pieces", [37, 50, 8000])
 def test_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> None:
     logits, targets = (torch.randn(70, pieces) * 3).to(dtype), torch.randint(0, pieces, (70,))
-    reference = exact(logits)
+    wide = exact(logits)
     loss, nll = cpu.cross_entropy_(logits, targets, 0.1)
-    expected = F.cross_entropy(reference, targets, reduction="none", label_smoothing=0.1)
+    expected = F.cross_entropy(wide, targets, reduction="none", label_smoothing=0.1)
     expected.sum().backward()
     assert_near(loss, expected, 1e-5)
-    assert_near(nll, F.cross_entropy(reference, targets, reduction="none"), 1e-5)
-    assert_near(logits, reference.grad, tolerance)
+    assert_near(nll, F.cross_entropy(wide, targets, reduction="none"), 1e-5)
+    assert_near(logits, wide.grad, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("pieces", [37, 50, 8000])
+def test_r_drop_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> None:
+    first, second = ((torch.randn(70, pieces) * 3).to(dtype) for _ in range(2))
+    targets = torch.randint(0, pieces, (70,))
+    wide = (first.float(), second.float())
+    expected_loss, expected_nll, expected = reference.r_drop_cross_entropy(wide, targets, 0.1, 5.0, 1.0)
+    loss, nll = cpu.r_drop_cross_entropy_((first, second), targets, 0.1, 5.0)
+    assert_near(torch.stack((loss.sum(), nll.sum())), torch.stack((expected_loss, expected_nll)), 1e-5)
+    assert expected is not None
+    for gradient, wanted in zip((first, second), expected, strict=True):
+        assert_near(gradient, wanted, tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -218,6 +232,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
             cpu.attention(qkv, None, packing, packing, shape),
             *cpu.cross_entropy_(own, targets, 0.1),
             own,
+            *cpu.r_drop_cross_entropy_((logits.clone(), own.clone()), targets, 0.1, 5.0),
         )
 
     before = torch.get_num_threads()

@@ -38,6 +38,11 @@
   extern "C" void cross_entropy_##NAME(T* logits, const int64_t* targets, int64_t rows, int64_t pieces, \
                                        float epsilon, float* loss, float* nll, int threads) { \
     cross_entropy<T>(logits, targets, rows, pieces, epsilon, loss, nll, threads); \
+  } \
+  extern "C" void r_drop_cross_entropy_##NAME(T* first, T* second, const int64_t* targets, int64_t rows, \
+                                              int64_t pieces, float epsilon, float alpha, float* loss, float* nll, \
+                                              int threads) { \
+    r_drop_cross_entropy<T>(first, second, targets, rows, pieces, epsilon, alpha, loss, nll, threads); \
   }
 
 #define BEST_PIECES(NAME, T) \
