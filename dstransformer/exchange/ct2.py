@@ -45,7 +45,7 @@ FILES = (
 #: add up to less than 2^15.
 REDUCED_MAX = 63
 
-#: Positions that the sinusoids are stored for, if no setting asks for more.
+#: Positions that the sinusoids are stored for, if the settings limit no input.
 POSITIONS = 2048
 
 
@@ -167,7 +167,7 @@ def positions(bundle: Bundle) -> int:
     if bundle.model.positions == "learned":
         return bundle.model.max_positions
     search = bundle.decoding
-    return max(POSITIONS, search.max_input_tokens + 1 + search.max_extra_tokens)
+    return search.max_input_tokens + 1 + search.max_extra_tokens if search.max_input_tokens else POSITIONS
 
 
 def vocabulary(bundle: Bundle, tokenizer: Tokenizer) -> list[str]:

@@ -201,7 +201,8 @@ def test_there_is_no_pruning(tmp_path: Path, trained: Path) -> None:
 
 def test_a_bundle_gets_the_positions_that_its_inputs_need(trained: Path) -> None:
     assert engine_of(open_ct2(trained, max_input_tokens=5000)).max_tokens > 5000
-    assert engine_of(open_ct2(trained)).max_tokens == POSITIONS
+    assert engine_of(open_ct2(trained)).max_tokens == 1024 + 1 + 10, "the limits of an input and of what an output adds"
+    assert engine_of(open_ct2(trained, max_input_tokens=0)).max_tokens == POSITIONS
 
 
 def test_quantised_weights_are_smaller(tmp_path: Path, trained: Path, exported: Path, learned: list[str]) -> None:
