@@ -48,6 +48,9 @@ REDUCED_MAX = 63
 #: Positions that the sinusoids are stored for, if the settings limit no input.
 POSITIONS = 2048
 
+#: Least positions: CTranslate2's own interface lets an output grow to 256 tokens by default.
+OUTPUT_POSITIONS = 257
+
 
 def require_ctranslate2() -> Any:
     """The module ``ctranslate2``.
@@ -167,7 +170,8 @@ def positions(bundle: Bundle) -> int:
     if bundle.model.positions == "learned":
         return bundle.model.max_positions
     search = bundle.decoding
-    return search.max_input_tokens + 1 + search.max_extra_tokens if search.max_input_tokens else POSITIONS
+    limit = search.max_input_tokens + 1 + search.max_extra_tokens if search.max_input_tokens else POSITIONS
+    return max(limit, OUTPUT_POSITIONS)
 
 
 def vocabulary(bundle: Bundle, tokenizer: Tokenizer) -> list[str]:

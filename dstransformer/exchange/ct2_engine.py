@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 import re
 import tempfile
 from collections import deque
@@ -47,6 +49,9 @@ Item = TypeVar("Item")
 #: while a better one is possible.
 PATIENCE = 2.0
 
+#: Maximum source tokens of a batch on a CPU, times ``beam_size``. The logits of more hypotheses leave its caches.
+CPU_BATCH_TOKENS = 2048
+
 #: A sentence is searched to its limit rounded up to a multiple of this, and again to the limit itself if an output is
 #: longer. So its outputs do not depend on the rest of its batch, and a batch need not be split at every length.
 LIMIT_STEP = 32
@@ -58,6 +63,10 @@ COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "fp16":
 #: CTranslate2 gives log-probabilities below this to hypotheses that do not exist: right after a prefix there is only
 #: one.
 IMPOSSIBLE = -1e8
+
+#: Parameters of ``mallopt``, in glibc's ``malloc.h``: allocations of as many bytes have a mapping of their own, and as
+#: many free bytes at the end of the heap go back to the kernel.
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 
 
 class _Sentence(NamedTuple):
@@ -109,7 +118,7 @@ def open_ct2(
 
     Args:
         source: The folder.
-        device: ``cpu``, ``cuda`` or ``cuda:N``; None is the CPU.
+        device: ``cpu``, ``cuda`` or ``cuda:N``; None is the CPU, on which freed memory stays with the process.
         precision: ``fp32``, ``bf16`` or ``fp16``; None is the type that the weights are stored in.
         threads: CPU threads; None takes one for each core.
         to: See :func:`dstransformer.decoding.commands.load_translator`. An export that has no record of its directions
@@ -224,6 +233,8 @@ class CT2Engine:
         search = _Search(self, settings)
         sentences = [search.prepare(ids, prefixes[index] if prefixes else ()) for index, ids in enumerate(src)]
         batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
+        if self.translator.device == "cpu":
+            batch_tokens = min(batch_tokens, max(1, CPU_BATCH_TOKENS // settings.beam_size))
         batches = plan_batches([len(ids) for ids in src], batch_tokens)
         candidates: list[list[_Candidate]] = [[] for _ in src]
         rounded = [min(-(-one.limit // LIMIT_STEP) * LIMIT_STEP, self.max_tokens) for one in sentences]
@@ -384,12 +395,26 @@ def _read_record(path: Path) -> _Export:
     return read_record(path, build, newest=FORMAT_VERSION, advice="export the bundle again")
 
 
+def _keep_freed_memory() -> None:
+    """Have glibc keep what is freed for the rest of the process, unless ``MALLOC_`` variables say otherwise.
+
+    CTranslate2 allocates the results of each step. By default glibc returns the larger ones to the kernel, and their
+    new pages are a third of the time of a small model.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and not any(name.startswith("MALLOC_") for name in os.environ):
+        mallopt(_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
 def _load(folder: Path, device: str, compute_type: str, threads: int) -> Any:
     """Workers of one thread each: faster than one worker of all threads."""
     ctranslate2 = require_ctranslate2()
     named = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", device)
     if named is None:
         raise ConfigError(f"cannot use the device {device!r} with CTranslate2: give cpu, cuda or cuda:N")
+    if named[1] == "cpu":
+        _keep_freed_memory()
     torch_threads = torch.get_num_threads()
     try:
         return ctranslate2.Translator(
