@@ -49,8 +49,9 @@ Item = TypeVar("Item")
 #: while a better one is possible.
 PATIENCE = 2.0
 
-#: Maximum source tokens of a batch on a CPU, times ``beam_size``. The logits of more hypotheses leave its caches.
-CPU_BATCH_TOKENS = 2048
+#: Maximum source tokens of a batch with 8-bit weights on a CPU, times ``beam_size``. The logits of more hypotheses
+#: leave the caches; products in fp32 gain more from larger batches.
+INT8_BATCH_TOKENS = 2048
 
 #: A sentence is searched to its limit rounded up to a multiple of this, and again to the limit itself if an output is
 #: longer. So its outputs do not depend on the rest of its batch, and a batch need not be split at every length.
@@ -233,8 +234,8 @@ class CT2Engine:
         search = _Search(self, settings)
         sentences = [search.prepare(ids, prefixes[index] if prefixes else ()) for index, ids in enumerate(src)]
         batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
-        if self.translator.device == "cpu":
-            batch_tokens = min(batch_tokens, max(1, CPU_BATCH_TOKENS // settings.beam_size))
+        if self.translator.device == "cpu" and self.translator.compute_type.startswith("int8"):
+            batch_tokens = min(batch_tokens, max(1, INT8_BATCH_TOKENS // settings.beam_size))
         batches = plan_batches([len(ids) for ids in src], batch_tokens)
         candidates: list[list[_Candidate]] = [[] for _ in src]
         rounded = [min(-(-one.limit // LIMIT_STEP) * LIMIT_STEP, self.max_tokens) for one in sentences]
