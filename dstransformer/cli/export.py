@@ -52,6 +52,13 @@ def add_parser(commands: Commands) -> None:
         action="store_true",
         help="weights of 7 bits in an int8 type: exact on processors without instructions for 8 (VNNI)",
     )
+    ct2.add_argument(
+        "--positions",
+        type=int,
+        metavar="N",
+        help="tokens of the longest sentence, on either side, with its end (2048, or the bundle's limits if they are "
+        "higher); fewer take less space",
+    )
     _add_shortlist(ct2)
     ct2.set_defaults(handler=run_ct2)
     marian = formats.add_parser(
@@ -171,8 +178,11 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
     """Write a folder for CTranslate2.
 
     Raises:
-        UserError: An option of the shortlist without one, or out of bounds; or a reduced range without an int8 type.
+        UserError: An option of the shortlist without one, or out of bounds; a reduced range without an int8 type; or
+            too few positions.
     """
+    if options.positions is not None and options.positions < 2:
+        raise UserError(f"--positions {options.positions}: a sentence has at least 2 tokens with its end")
     if options.reduce_range and not options.quantization.startswith("int8"):
         raise UserError(
             f"--reduce-range is for int8, not {options.quantization}: add --quantization int8, or leave it out"
@@ -186,6 +196,7 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
         options.out,
         quantization=options.quantization,
         reduce_range=options.reduce_range,
+        positions=options.positions,
         shortlist=shortlist,
         overwrite=options.overwrite,
         finish=_finish(options),

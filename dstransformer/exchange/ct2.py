@@ -45,11 +45,8 @@ FILES = (
 #: add up to less than 2^15.
 REDUCED_MAX = 63
 
-#: Positions that the sinusoids are stored for, if the settings limit no input.
+#: Positions that the sinusoids are stored for, if no setting asks for more.
 POSITIONS = 2048
-
-#: Least positions: CTranslate2's own interface lets an output grow to 256 tokens by default.
-OUTPUT_POSITIONS = 257
 
 
 def require_ctranslate2() -> Any:
@@ -71,6 +68,7 @@ def export_ct2(
     *,
     quantization: str = "float32",
     reduce_range: bool = False,
+    positions: int | None = None,
     shortlist: ShortlistOptions | None = None,
     overwrite: bool = False,
     finish: Callable[[Path], None] | None = None,
@@ -82,6 +80,8 @@ def export_ct2(
         out: The folder; it appears once it is complete.
         quantization: The type of the stored weights, by CTranslate2's name.
         reduce_range: Whether weights of an int8 type have 7 bits, for processors without instructions for 8.
+        positions: Positions that sinusoids are stored for: maximum tokens of a sentence with its end, on either side;
+            None: 2,048, or more if the bundle's limits ask for them.
         shortlist: What the shortlist is built from; None: without one.
         overwrite: Whether to replace an earlier export.
         finish: Called with the complete folder before it appears, as to sign it.
@@ -90,7 +90,7 @@ def export_ct2(
         The bundle.
 
     Raises:
-        UserError: CTranslate2 is not installed.
+        UserError: CTranslate2 is not installed; or ``positions`` are given and the bundle has learned ones.
         DataError: The source is not a bundle, or is a parser; or ``out`` is something else; or the corpus of the
             shortlist is not one, or has another tokenizer.
         StorageError: The folder cannot be written.
@@ -99,11 +99,15 @@ def export_ct2(
     check_output_folder(out, "OUT", "an export for CTranslate2", is_ct2_export, FILES, overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
+    if positions is not None and bundle.model.positions == "learned":
+        raise UserError(
+            f"--positions {positions}: it is for sinusoids, and {bundle.path} has learned positions: leave it out"
+        )
     vocabulary_map = None if shortlist is None else shortlist.build(bundle.tokenizer)
     weights = bundle.load_weights()
 
     def write(folder: Path) -> None:
-        write_ct2(bundle, weights, folder, quantization, vocabulary_map, reduce_range=reduce_range)
+        write_ct2(bundle, weights, folder, quantization, vocabulary_map, reduce_range=reduce_range, positions=positions)
         if finish is not None:
             finish(folder)
 
@@ -119,9 +123,11 @@ def write_ct2(
     vocabulary_map: str | None = None,
     *,
     reduce_range: bool = False,
+    positions: int | None = None,
 ) -> None:
     """Write the export into a new folder; see :func:`export_ct2`."""
-    spec = build_spec(bundle, weights)
+    count = positions or default_positions(bundle)
+    spec = build_spec(bundle, weights, count)
     spec.validate()
     _quantise(spec, quantization, reduce_range=reduce_range)
     folder.mkdir(parents=True)
@@ -138,7 +144,7 @@ def write_ct2(
         "joint_vocabulary": bundle.tokenizer.is_joint,
         "quantization": quantization,
         **({"reduce_range": True} if reduce_range else {}),
-        "positions": positions(bundle),
+        "positions": count,
         "model": bundle.model.model_dump(),
         "decoding": bundle.decoding.model_dump(),
         "weights_sha256": bundle.weights_sha256,
@@ -165,13 +171,12 @@ def _quantise(spec: Any, quantization: str, *, reduce_range: bool) -> None:
         part.weight_scale = NumpyVariable(scale.astype(np.float32))
 
 
-def positions(bundle: Bundle) -> int:
+def default_positions(bundle: Bundle) -> int:
     """Maximum tokens of a sentence, with its end, on either side."""
     if bundle.model.positions == "learned":
         return bundle.model.max_positions
     search = bundle.decoding
-    limit = search.max_input_tokens + 1 + search.max_extra_tokens if search.max_input_tokens else POSITIONS
-    return max(limit, OUTPUT_POSITIONS)
+    return max(POSITIONS, search.max_input_tokens + 1 + search.max_extra_tokens)
 
 
 def vocabulary(bundle: Bundle, tokenizer: Tokenizer) -> list[str]:
@@ -190,8 +195,8 @@ def unused_rows(model: ModelConfig, vocab_size: int) -> list[str]:
     return [f"<row {row}>" for row in range(vocab_size, model.embedding_rows(vocab_size))]
 
 
-def build_spec(bundle: Bundle, weights: Weights) -> Any:
-    """CTranslate2's specification of the model, with its weights."""
+def build_spec(bundle: Bundle, weights: Weights, positions: int) -> Any:
+    """CTranslate2's specification of the model, with its weights and sinusoids for so many positions."""
     from ctranslate2.specs import common_spec, transformer_spec
 
     model = bundle.model
@@ -219,7 +224,7 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
     if model.output_bias:
         decoder.projection.bias = _array(weights["output_bias"])
     for side, part, table in (("encoder", encoder, "src_input"), ("decoder", decoder, "tgt_input")):
-        part.position_encodings.encodings = _array(_positions(bundle, weights, table))
+        part.position_encodings.encodings = _array(_positions(bundle, weights, table, positions))
         if model.norm == "pre":
             _set_norm(part.layer_norm, affine(weights, f"{side}_norm"))
         for number, layer in enumerate(part.layer):
@@ -243,11 +248,11 @@ def head_width(model: ModelConfig) -> int:
     return usual if not rest and widest <= usual else widest
 
 
-def _positions(bundle: Bundle, weights: Weights, table: str) -> Tensor:
+def _positions(bundle: Bundle, weights: Weights, table: str, count: int) -> Tensor:
     if bundle.model.positions == "learned":
         return weights[f"{table}.positions.weight"]
     kind = bundle.model.positions
-    return sinusoidal_table(positions(bundle), bundle.model.d_model, torch.float32, torch.device("cpu"), kind)
+    return sinusoidal_table(count, bundle.model.d_model, torch.float32, torch.device("cpu"), kind)
 
 
 def _set_layer(layer: Any, weights: Weights, name: str, model: ModelConfig) -> None:

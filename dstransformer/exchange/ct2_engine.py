@@ -397,14 +397,17 @@ def _read_record(path: Path) -> _Export:
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep what is freed for the rest of the process, unless ``MALLOC_`` variables say otherwise.
+    """Have glibc keep what is freed for the rest of the process, unless the environment sets its thresholds.
 
     CTranslate2 allocates the results of each step. By default glibc returns the larger ones to the kernel, and their
     new pages are a third of the time of a small model.
     """
+    given = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and not any(name.startswith("MALLOC_") for name in os.environ):
-        mallopt(_MMAP_THRESHOLD, 1 << 30)
+    if mallopt is None or any(name in os.environ for name in given):
+        return
+    # Before 2.35 glibc takes at most 32 MB. A trim threshold without the other would fix that at 128 KB.
+    if mallopt(_MMAP_THRESHOLD, 1 << 30) or mallopt(_MMAP_THRESHOLD, 32 << 20):
         mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
 
 

@@ -201,8 +201,18 @@ def test_there_is_no_pruning(tmp_path: Path, trained: Path) -> None:
 
 def test_a_bundle_gets_the_positions_that_its_inputs_need(trained: Path) -> None:
     assert engine_of(open_ct2(trained, max_input_tokens=5000)).max_tokens > 5000
-    assert engine_of(open_ct2(trained)).max_tokens == 1024 + 1 + 10, "the limits of an input and of what an output adds"
-    assert engine_of(open_ct2(trained, max_input_tokens=0)).max_tokens == POSITIONS
+    assert engine_of(open_ct2(trained)).max_tokens == POSITIONS
+
+
+def test_fewer_positions_are_smaller(tmp_path: Path, trained: Path, exported: Path, learned: list[str]) -> None:
+    export_ct2(trained, tmp_path / "short", positions=100)
+    sizes = [(folder / "model.bin").stat().st_size for folder in (exported, tmp_path / "short")]
+    width = open_bundle(trained).model.d_model
+    assert sizes[0] - sizes[1] == 4 * width * (POSITIONS - 100), "one table for both sides"
+    short = open_ct2(tmp_path / "short")
+    assert engine_of(short).max_tokens == 100
+    assert short.translate(learned[:20]) == open_ct2(exported).translate(learned[:20])
+    assert len(short.translate([" ".join(learned[:20])])) == 1, "its input is cut"
 
 
 def test_quantised_weights_are_smaller(tmp_path: Path, trained: Path, exported: Path, learned: list[str]) -> None:

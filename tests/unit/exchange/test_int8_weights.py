@@ -24,7 +24,7 @@ UNTIED = {"tie_embeddings": "none", "positions": "learned", "max_positions": 64,
 def test_the_export_stores_these_values(tmp_path: Path, changes: dict[str, Any]) -> None:
     bundle = open_bundle(random_bundle(tmp_path / "bundle", **changes))
     weights = bundle.load_weights()
-    spec = build_spec(bundle, {name: weight.clone() for name, weight in weights.items()})
+    spec = build_spec(bundle, {name: weight.clone() for name, weight in weights.items()}, 100)
     spec.validate()
     spec.optimize("int8")
     stored = spec.variables()

@@ -165,7 +165,7 @@ def test_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> Non
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 @pytest.mark.parametrize("pieces", [37, 50, 8000])
 def test_r_drop_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> None:
-    first, second = ((torch.randn(70, pieces) * 3).to(dtype) for _ in range(2))
+    first, second = ((torch.randn(70, pieces) * 3 + shift).to(dtype) for shift in (0, 20))
     targets = torch.randint(0, pieces, (70,))
     wide = (first.float(), second.float())
     expected_loss, expected_nll, expected = reference.r_drop_cross_entropy(wide, targets, 0.1, 5.0, 1.0)
@@ -182,8 +182,10 @@ def test_nan_propagates(dtype: torch.dtype) -> None:
     sound = torch.ones(4, 64, dtype=dtype)
     normed = cpu.residual_norm(broken, sound, sound[0], sound[0], 1e-6, 0.1)
     attended = cpu.attention(broken, None, from_lengths([4]), from_lengths([4]), ops.HeadShape(2, 8, 16, True))
-    loss, nll = cpu.cross_entropy_(broken, torch.zeros(4, dtype=torch.long), 0.1)
-    assert torch.stack([tensor.isnan().all() for tensor in (normed, attended, loss, nll, broken)]).all()
+    targets, passes = torch.zeros(4, dtype=torch.long), (broken.clone(), sound.clone())
+    loss, nll = cpu.cross_entropy_(broken, targets, 0.1)
+    found = (normed, attended, loss, nll, broken, *cpu.r_drop_cross_entropy_(passes, targets, 0.1, 5.0), *passes)
+    assert torch.stack([tensor.isnan().all() for tensor in found]).all()
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

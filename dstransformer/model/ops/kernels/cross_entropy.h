@@ -71,15 +71,15 @@ void r_drop_cross_entropy(T* first, T* second, const int64_t* targets, int64_t r
     float *p_masses = scratch(2, padded), *q_masses = scratch(3, padded);
     const Softmax p_found = softmax(p_line, pieces, p_wide, p_masses);
     const Softmax q_found = softmax(q_line, pieces, q_wide, q_masses);
-    Floats p_change{}, q_change{};
+    const float shift = p_found.log_mass - q_found.log_mass;
+    Floats p_ratios{}, q_ratios{};
     for (int64_t i = 0; i < padded; i += kLanes) {
-      const Floats change = load(p_wide + i) - load(q_wide + i);
-      p_change += load(p_masses + i) * change;
-      q_change += load(q_masses + i) * change;
+      const Floats ratio = load(p_wide + i) - load(q_wide + i) - shift;  // log P - log Q
+      p_ratios += load(p_masses + i) * ratio;
+      q_ratios += load(q_masses + i) * ratio;
     }
     const float p_factor = 1.0f / p_found.mass, q_factor = 1.0f / q_found.mass;
-    const float shift = p_found.log_mass - q_found.log_mass;  // log P - log Q is the change of the logits less this
-    const float kl_pq = sum(p_change) * p_factor - shift, kl_qp = shift - sum(q_change) * q_factor;
+    const float kl_pq = sum(p_ratios) * p_factor, kl_qp = -sum(q_ratios) * q_factor;
     const float log_masses = p_found.log_mass + q_found.log_mass;
     nll[row] = 0.5f * (log_masses - p_wide[target] - q_wide[target]);
     loss[row] = (1.0f - epsilon) * nll[row] +
