@@ -52,7 +52,7 @@ def build(
         UserError, DataError: An option, a file or ``out`` cannot be used; finished stages stay in ``work``.
         StorageError: A write failed; ``work`` is removed.
     """
-    check_symbols(recipe.vocab.symbols, recipe.clean.normalise)
+    check_symbols(recipe.vocab.symbols, (recipe.clean.normalise, recipe.clean.normalise_target))
     check_paths(out, work, _inputs(recipe))
     read = Read(open_parts(recipe.sources, progress))
     check_rules(recipe.clean, [part.languages for part in read.parts])

@@ -295,7 +295,8 @@ def read_mono(arguments: argparse.Namespace) -> tuple[MonoOptions, CleanOptions]
     """
     text = _validate(MonoOptions, _given(arguments, ("text", "held_out_text", "lang", "cache_dir", "offline")))
     cleaning = _given(arguments, [name for name in CleanOptions.model_fields if name in arguments])
-    return text, _validate(CleanOptions, cleaning | ({"near_text": "src"} if "near_duplicates" in cleaning else {}))
+    cleaning |= {"near_text": "src"} if "near_duplicates" in cleaning else {}
+    return text, _validate(CleanOptions, with_source_defaults(cleaning, "clean", "mono", None))
 
 
 class _Once(argparse.Action):

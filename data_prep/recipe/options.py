@@ -350,6 +350,9 @@ class TreesOptions(_SourceOptions):
 SourceOptions = ToyOptions | FilesOptions | HubOptions | Wmt14Options | TreesOptions
 
 
+#: A Unicode normalisation form, or none.
+NormalForm = Literal["nfkc", "nfc", "none"]
+
 #: Options that say how near duplicates are found.
 _NEAR_DETAILS = ("near_text", "near_shingles", "near_size", "near_seed")
 
@@ -362,7 +365,8 @@ class CleanOptions(Options):
 
     model_config = ConfigDict(title="cleaning of the training text")
 
-    normalise: Literal["nfkc", "none"] = Field("nfkc", description="Unicode form")
+    normalise: NormalForm = Field("nfkc", description="Unicode form of the source side, which a model reads")
+    normalise_target: NormalForm = Field("nfc", description="Unicode form of the target side, which a model writes")
     max_words: PositiveCount = Field(250, description="drop pairs with more words on either side")
     min_words: PositiveCount | None = Field(None, description="drop pairs with fewer words on either side")
     max_ratio: Annotated[FiniteFloat, Field(ge=1), Placeholder("R")] = Field(

@@ -54,7 +54,16 @@ _PATHS = {
 #: Defaults that hold for one source, or for one pair of it, by stage. A tree is longer
 #: than its sentence, and no character or repetition of it may be lost.
 SOURCE_DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "clean": {"trees": {"normalise": "none", "max_words": 10_000, "max_ratio": 1000.0, "dedup": False}},
+    "clean": {
+        "trees": {
+            "normalise": "none",
+            "normalise_target": "none",
+            "max_words": 10_000,
+            "max_ratio": 1000.0,
+            "dedup": False,
+        },
+        "mono": {"normalise": "nfc"},  # the text may become a target side
+    },
     "vocab": {
         "toy": {"vocab_size": 2000},
         "wmt14": {"character_coverage": 0.9998},

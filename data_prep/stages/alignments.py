@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from data_prep.recipe.options import CleanOptions
+from data_prep.recipe.options import CleanOptions, NormalForm
 from data_prep.stages.text import normalise
 from dstransformer.data import Tokenizer
 from dstransformer.data.alignment import WordBorders, format_links, read_links, words_of_pieces
@@ -33,18 +33,23 @@ def cleaned_alignments(raw: pa.Table, src: Sequence[str], tgt: Sequence[str], op
         return pa.array(lines, pa.string())
     sides = zip(raw["src"].to_pylist(), src, raw["tgt"].to_pylist(), tgt, strict=True)
     moved = [
-        line and _move(line, _normalised_words(one, new_one, options), _normalised_words(other, new_other, options))
-        for line, (one, new_one, other, new_other) in zip(lines, sides, strict=True)
+        line
+        and _move(
+            line,
+            _normalised_words(raw_src, new_src, options.normalise),
+            _normalised_words(raw_tgt, new_tgt, options.normalise_target),
+        )
+        for line, (raw_src, new_src, raw_tgt, new_tgt) in zip(lines, sides, strict=True)
     ]
     return pa.array(moved, pa.string())
 
 
-def _normalised_words(raw: str, normalised: str, options: CleanOptions) -> Words:
+def _normalised_words(raw: str, normalised: str, form: NormalForm) -> Words:
     """The words that stand for each word of a raw text; a word may become several, or none."""
     before, after = raw.split(), normalised.split()
     if before == after:
         return [(number,) for number in range(len(before))]
-    counts = [len(normalise(word, options.normalise).split()) for word in before]
+    counts = [len(normalise(word, form).split()) for word in before]
     if sum(counts) != len(after):
         return [()] * len(before)
     return [range(end - count, end) for end, count in zip(np.cumsum(counts).tolist(), counts, strict=True)]

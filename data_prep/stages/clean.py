@@ -38,6 +38,7 @@ from data_prep.stages.text import (
     comparison_keys,
     count_words,
     describe_words,
+    fold,
     hash_pairs,
     hash_texts,
     merge_examples,
@@ -128,8 +129,9 @@ class Clean(StoredStage[CleanReport]):
 
     def check(self, work: Workspace) -> None:
         """See ``StoredStage``."""
-        if work.finished(Read).options["source"] == "trees" and self.options.normalise != "none":
-            raise UserError(f"--normalise {self.options.normalise} would change the words of trees: leave it out")
+        for side in ("normalise", "normalise_target") if work.finished(Read).options["source"] == "trees" else ():
+            if (form := getattr(self.options, side)) != "none":
+                raise UserError(f"--{side.replace('_', '-')} {form} would change the words of trees: leave it out")
         if work.report(Read).aligned and self.options.punctuation != "keep":
             raise UserError(
                 f"--punctuation {self.options.punctuation} would change the words that --alignments counts: normalise "
@@ -422,25 +424,24 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: Languages) -
 
     Returns:
         The columns of ``SCHEMA``; ``rule``, an index into ``RULE_NAMES``, or ``len(RULE_NAMES)`` for a kept pair;
-        ``key``, equal for equal pairs; ``src_key`` and ``pair_key``, hashes of the source sentence and of the pair in
-        Unicode form NFKC, for comparison with held-out text.
+        ``key``, equal for pairs that are equal in Unicode form NFKC, which the rules see too; ``src_key`` and
+        ``pair_key``, hashes of the source sentence and of the pair in that form, for comparison with held-out text.
     """
-    form = options.normalise
     src, tgt = (
         [normalise(text, form) for text in _punctuate(table[side].to_pylist(), options, language)]
-        for side, language in zip(("src", "tgt"), languages, strict=True)
+        for side, language, form in zip(
+            ("src", "tgt"), languages, (options.normalise, options.normalise_target), strict=True
+        )
     )
+    folded = fold(src), fold(tgt)
     built = ((RULE_NAMES.index(rule.name), rule.build(options, *languages)) for rule in RULES)
     active = [(number, function) for number, function in built if function]
-    rules = [next((number for number, drops in active if drops(*pair)), _KEPT) for pair in zip(src, tgt, strict=True)]
+    rules = [next((number for number, drops in active if drops(*pair)), _KEPT) for pair in zip(*folded, strict=True)]
     if table["low"].to_numpy().any():
         low = table["low"].to_pylist()
         rules = [RULE_NAMES.index("score") if is_low else rule for is_low, rule in zip(low, rules, strict=True)]
-    key = hash_pairs(src, tgt)
-    if form == "nfkc" and options.punctuation == "keep":
-        src_key, pair_key = hash_texts(src), key
-    else:
-        src_key, pair_key = comparison_keys(table)
+    key = hash_pairs(*folded)
+    src_key, pair_key = (hash_texts(folded[0]), key) if options.punctuation == "keep" else comparison_keys(table)
     return pa.table(
         {
             "src": src,

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import dstransformer
-from data_prep.recipe.options import EncodeOptions
+from data_prep.recipe.options import CleanOptions, EncodeOptions, NormalForm
 from data_prep.stages.alignments import AlignmentEncoder
 from data_prep.stages.clean import Clean, CleanReport
 from data_prep.stages.read import Read, ReadReport, text_format
-from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words
+from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words, normalise, shortened
 from data_prep.stages.vocab import Vocab, load_tokenizer, open_tokenizer
 from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
-from data_prep.store.pairs import Chunk, cut_pairs, iter_chunk
+from data_prep.store.pairs import Chunk, cut_pairs, iter_chunk, iter_pairs
 from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers import Workers, run_tasks
 from dstransformer.data import (
@@ -40,11 +40,15 @@ from dstransformer.data import (
     WordCounts,
 )
 from dstransformer.data.directions import common_language
+from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.errors import DataError
 from dstransformer.io.progress import Progress
 
 # Maximum share of unknown tokens without a warning.
 _MAX_UNKNOWN = 0.01
+
+#: Characters that the example of a warning shows before the place that matters.
+_CONTEXT = 20
 
 #: The token ids in the folder of a chunk.
 _IDS = "ids.arrow"
@@ -90,11 +94,12 @@ class Encode(Stage):
                 work.progress,
                 work.report(Read).aligned,
             )
+            form = CleanOptions.model_validate(work.finished(Clean).options).normalise_target
             training = encoder.encode_train(work.folder / Clean.name / "train.arrow", self.options.max_tokens)
             splits = {"train": training.info}
             for split in work.report(Read).pairs:
                 if split != "train":
-                    splits[split] = encoder.encode_held_out(work.folder / Read.name / f"{split}.arrow")
+                    splits[split] = encoder.encode_held_out(work.folder / Read.name / f"{split}.arrow", form)
         splits = _with_directions(splits, work.report(Read))
         manifest = self._manifest(work, splits, training, command, tuple(recipes))
         _warn(manifest, work.progress)
@@ -273,11 +278,27 @@ class Encoder:
         info = rows.close()
         return Training(info, total - info.pairs, parts, describe_words(words))
 
-    def encode_held_out(self, path: Path) -> SplitInfo:
-        """Write the validation or test split, which ``path`` is named after: every pair, with its raw text."""
+    def encode_held_out(self, path: Path, form: NormalForm) -> SplitInfo:
+        """Write the validation or test split, which ``path`` is named after: every pair, with its raw text.
+
+        Warn of target sentences that a model cannot write, as it learns from text in the Unicode ``form``.
+        """
         rows = self.writer.split(path.stem, has_text=True)
         self._encode(path, rows, None)
+        if not self.text.trees:
+            self._warn_of_unwritable(path, form)
         return rows.close()
+
+    def _warn_of_unwritable(self, path: Path, form: NormalForm) -> None:
+        tokenizer = load_tokenizer(self.vocab)
+        references = [_plain(text) for batch in iter_pairs(path) for text in batch["tgt"].to_pylist()]
+        outputs = map(_plain, tokenizer.decode(tokenizer.encode([normalise(text, form) for text in references])))
+        changed = [(text, output) for text, output in zip(references, outputs, strict=True) if text != output]
+        if changed:
+            self.progress.note(
+                f"warning: a model cannot write {len(changed) / len(references):.1%} of the target sentences of "
+                f"{path.stem} as they are, such as {_describe_difference(*changed[0])}"
+            )
 
     def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, list[int], Counts]:
         chunks = cut_pairs(path)
@@ -298,6 +319,19 @@ class Encoder:
         if not parts.any() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
         return total, parts.tolist(), words
+
+
+def _plain(text: str) -> str:
+    return " ".join(plain_spaces(text).split())
+
+
+def _describe_difference(reference: str, output: str) -> str:
+    """A reference and what a model can write, from shortly before the place where they differ; and what to do."""
+    begin = max(next(n for n in range(len(reference) + 1) if reference[: n + 1] != output[: n + 1]) - _CONTEXT, 0)
+    example = " as ".join(repr(shortened(text[begin:], 3 * _CONTEXT)) for text in (reference, output))
+    if normalise(reference, "nfc") == normalise(output, "nfc"):
+        return f"{example}: write the references in Unicode form NFC"
+    return f"{example}: leave out --normalise-target, or take another tokenizer"
 
 
 def _encoded_chunk(root: Path, chunk: Chunk) -> Path:

@@ -27,7 +27,7 @@ from data_prep.stages.dedup import (
     mark_bucket,
     write_keys,
 )
-from data_prep.stages.text import Counts, hash_texts, normalise
+from data_prep.stages.text import Counts, fold, hash_texts
 from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
 from data_prep.store.pairs import (
     Chunk,
@@ -188,8 +188,7 @@ def _hash_chunk(search: _Search, chunk: Chunk) -> _Hashed:
     def write(folder: Path) -> _Hashed:
         keys, usable = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.bool_)]
         for table in iter_chunk(chunk):
-            src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
-            tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
+            src, tgt = fold(table["src"].to_pylist()), fold(table["tgt"].to_pylist())
             has_text = np.fromiter((bool(a and b) for a, b in zip(src, tgt, strict=True)), np.bool_, len(src))
             keys.append(hash_texts(src))
             usable.append(has_text & ~table["low"].to_numpy() & (table["part"].to_numpy() == search.part))

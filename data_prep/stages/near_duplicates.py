@@ -14,6 +14,7 @@ interrupted search resumes from its chunks.
 
 from __future__ import annotations
 
+import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -73,8 +74,8 @@ def choose_bands(threshold: float) -> tuple[int, int]:
 
 
 def shingle(text: str, options: CleanOptions) -> list[str]:
-    """Cut a text into its overlapping shingles, in lower case; a text shorter than one is its only shingle."""
-    text, size = text.casefold(), options.near_size
+    """Cut a text into its overlapping shingles, in form NFKC and lower case; a shorter text is its only shingle."""
+    text, size = unicodedata.normalize("NFKC", text).casefold(), options.near_size
     if options.near_shingles == "chars":
         return [text[begin : begin + size] for begin in range(max(len(text) - size, 0) + 1)]
     words = text.split()

@@ -6,13 +6,13 @@ import hashlib
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_prep.recipe.options import NormalForm
 from dstransformer.data import MAX_WORDS, WordCounts
 from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import plain_spaces
@@ -57,12 +57,17 @@ def merge_examples(examples: list[tuple[str, str]], more: Iterable[tuple[str, st
     examples += list(more)[: _MAX_EXAMPLES - len(examples)]
 
 
-def normalise(text: str, form: Literal["nfkc", "none"]) -> str:
-    """Normalise Unicode, remove control characters and collapse spaces."""
+def normalise(text: str, form: NormalForm) -> str:
+    """Normalise Unicode, remove control and invisible characters and collapse spaces; ``none`` leaves other spaces."""
     text = plain_spaces(text)
-    if form == "nfkc":
-        text = unicodedata.normalize("NFKC", text)
-    return " ".join(filter(None, text.split(" ")))
+    if form == "none":
+        return " ".join(filter(None, text.split(" ")))
+    return " ".join(unicodedata.normalize("NFKC" if form == "nfkc" else "NFC", text).split())
+
+
+def fold(texts: Iterable[str]) -> list[str]:
+    """Texts as rules compare them, in Unicode form NFKC."""
+    return [normalise(text, "nfkc") for text in texts]
 
 
 def hash_texts(texts: Iterable[str]) -> Hashes:
@@ -78,8 +83,7 @@ def hash_pairs(src: Iterable[str], tgt: Iterable[str]) -> Hashes:
 
 def comparison_keys(table: pa.Table | pa.RecordBatch) -> tuple[Hashes, Hashes]:
     """Hash the source sentence of each pair, and the whole pair, in Unicode form NFKC."""
-    src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
-    tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
+    src, tgt = fold(table["src"].to_pylist()), fold(table["tgt"].to_pylist())
     return hash_texts(src), hash_pairs(src, tgt)
 
 

@@ -1,29 +1,32 @@
 """Stage three: one SentencePiece vocabulary for both languages (Vaswani et al., 2017, section 5.1), or one for each."""
 
 import io
+import itertools
 import re
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2 as formats
 
-from data_prep.recipe.options import VocabOptions
+from data_prep.recipe.options import CleanOptions, NormalForm, VocabOptions
 from data_prep.stages.clean import Clean
 from data_prep.stages.read import Read, text_format
-from data_prep.stages.text import TextFormat
+from data_prep.stages.text import TextFormat, normalise
 from data_prep.store.chunks import Report
 from data_prep.store.pairs import count_pairs, iter_pairs
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers import Workers, run_in_process
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
-from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TARGET_RULE, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
 from dstransformer.io.progress import Progress
@@ -36,8 +39,8 @@ _THREADS = 16
 SPACE = "\u2581"
 
 
-#: SentencePiece's names of the Unicode normalisations.
-_SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
+#: The Unicode forms of the source and of the target side.
+Forms = tuple[NormalForm, NormalForm]
 
 #: The sides of the text that a vocabulary is for.
 Side = Literal["both", "src", "tgt"]
@@ -76,14 +79,18 @@ class Vocab(StoredStage[Tokenizers]):
         """See ``StoredStage``."""
         work.chain(Read, Clean)
         work.verify(Clean)
-        check_symbols(self.options.symbols, str(work.finished(Clean).options["normalise"]))
+        check_symbols(self.options.symbols, _forms(work))
 
     def write(self, work: Workspace, folder: Path, workers: Workers) -> Tokenizers:
         """See ``StoredStage``. SentencePiece uses its own threads."""
         del workers
         train = work.folder / Clean.name / "train.arrow"
-        rule = _SENTENCEPIECE_RULES[str(work.finished(Clean).options["normalise"])]
-        return make_tokenizers(train, folder, self.options, rule, text_format(work), work.progress)
+        return make_tokenizers(train, folder, self.options, _forms(work), text_format(work), work.progress)
+
+
+def _forms(work: Workspace) -> Forms:
+    options = CleanOptions.model_validate(work.finished(Clean).options)
+    return options.normalise, options.normalise_target
 
 
 def open_tokenizer(work: Workspace) -> Tokenizer:
@@ -113,10 +120,10 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def make_tokenizers(
-    train: Path, folder: Path, options: VocabOptions, rule: str, text: TextFormat, progress: Progress
+    train: Path, folder: Path, options: VocabOptions, forms: Forms, text: TextFormat, progress: Progress
 ) -> Tokenizers:
     """Make the tokenizers and save them in ``folder``; see :func:`make_tokenizer`."""
-    given = options, rule, text, progress
+    given = options, forms, text, progress
     if options.joint:
         return Tokenizers(tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *given))
     if text.trees:
@@ -131,7 +138,7 @@ def make_tokenizer(
     train: Path,
     target: Path,
     options: VocabOptions,
-    rule: str,
+    forms: Forms,
     text: TextFormat,
     progress: Progress,
     side: Side = "both",
@@ -145,7 +152,7 @@ def make_tokenizer(
         train: A file of pairs, cleaned.
         target: Where the model goes.
         options: Kind, size, sample and symbols.
-        rule: SentencePiece's name for the Unicode normalisation that the model applies.
+        forms: The Unicode forms that the model normalises text to.
         text: How sentences are written.
         progress: Shows that training is under way.
         side: The sides of the text that it is for.
@@ -172,29 +179,71 @@ def make_tokenizer(
         title = f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}{_NAMES[side]}"
         with progress.task(title) as advance:
             lines = count_pairs(train) * len(_columns(read))
-            tokenizer = Tokenizer(run_in_process(partial(_train, train, lines, options, rule, symbols, read)))
+            model = run_in_process(partial(_train, train, lines, options, symbols, read))
+            tokenizer = Tokenizer(with_rules(model, {"src": forms[:1], "tgt": forms[1:]}.get(side, forms)))
             advance(min(lines, options.tokenizer_sample))
         kind = options.tokenizer
     tokenizer.save(target)
     return TokenizerInfo(kind=kind, vocab_size=tokenizer.vocab_size, sha256=tokenizer.sha256)
 
 
-def check_symbols(symbols: Sequence[str], normalise: str) -> None:
-    """Check that cleaning leaves symbols as they are.
-
-    Args:
-        symbols: The user's own.
-        normalise: The Unicode form of cleaned text, ``nfkc`` or ``none``.
+def check_symbols(symbols: Sequence[str], forms: Forms) -> None:
+    """Check that cleaning to the forms of both sides leaves the user's symbols as they are.
 
     Raises:
         UserError: Cleaning would change a symbol.
     """
-    for symbol in symbols if normalise == "nfkc" else ():
-        if (cleaned := unicodedata.normalize("NFKC", symbol)) != symbol:
+    for symbol, form in itertools.product(symbols, forms):
+        if (cleaned := normalise(symbol, form)) != symbol:
             raise UserError(
-                f"--symbols {symbol}: cleaning normalises the text (NFKC), and writes {cleaned!r}: choose another "
-                "symbol, or --normalise none"
+                f"--symbols {symbol}: cleaning normalises the text ({form.upper()}), and writes {cleaned!r}: choose "
+                "another symbol, or --normalise none --normalise-target none"
             )
+
+
+def with_rules(model: bytes, forms: Sequence[NormalForm]) -> bytes:
+    """A SentencePiece model that normalises text to a form; with a second, other form the text of the target side.
+
+    The rules become part of the model, so that other programs apply the first to what a model reads.
+    """
+    proto = formats.ModelProto.FromString(model)
+    proto.normalizer_spec.MergeFrom(_rule(forms[0]))
+    if forms[0] != forms[-1]:
+        rule = _rule(forms[-1])
+        rule.name = f"{TARGET_RULE}{rule.name}"
+        # The flags are on by default, and would change the spaces of decoded text.
+        rule.add_dummy_prefix = rule.remove_extra_whitespaces = rule.escape_whitespaces = False
+        proto.denormalizer_spec.CopyFrom(rule)
+    return bytes(proto.SerializeToString())
+
+
+def _rule(form: NormalForm) -> Any:
+    """SentencePiece's rule for a Unicode form, of which it lacks NFC, as a ``NormalizerSpec``."""
+    if form == "none":
+        return formats.NormalizerSpec(name="identity")
+    rule = {"norm_map": sorted(_nfc().items())} if form == "nfc" else {"rule_name": form}
+    spec = formats.NormalizerSpec.FromString(sentencepiece.SentencePieceNormalizer(**rule).serialized_normalizer_spec())
+    return formats.NormalizerSpec(name=form, precompiled_charsmap=spec.precompiled_charsmap)
+
+
+@cache
+def _nfc() -> dict[str, str]:
+    """Every way to write a character of form NFC by its parts, in any order; and every space as a space."""
+    composed = {}
+    for character in map(chr, range(sys.maxunicode + 1)):
+        if character.isspace() and character != " ":
+            composed[character] = " "
+        parts = unicodedata.normalize("NFD", character)
+        if character == parts:
+            continue
+        base, marks, result = parts[0], parts[1:], unicodedata.normalize("NFC", character)
+        for order in itertools.permutations(marks):
+            for end in range(len(order) + 1):
+                written = unicodedata.normalize("NFC", "".join([base, *order[:end]])) + "".join(order[end:])
+                if unicodedata.normalize("NFC", written) == result:
+                    composed[written] = result
+        composed[character] = result
+    return {written: result for written, result in composed.items() if written != result}
 
 
 def _check_given(
@@ -253,7 +302,7 @@ def _count_words(sentences: Iterator[str]) -> Iterator[str]:
     return (f"{word}\t{count}" for word, count in counts.items())
 
 
-def _train(train: Path, lines: int, options: VocabOptions, rule: str, symbols: list[str], side: Side) -> bytes:
+def _train(train: Path, lines: int, options: VocabOptions, symbols: list[str], side: Side) -> bytes:
     sentences = _sample_lines(train, lines, options, side)
     # SentencePiece keeps its whole input in memory. BPE depends on word counts only, so these give the same pieces;
     # unigram finds its first candidates in running text.
@@ -267,7 +316,7 @@ def _train(train: Path, lines: int, options: VocabOptions, rule: str, symbols: l
             model_type=options.tokenizer,
             vocab_size=options.vocab_size,
             character_coverage=options.character_coverage,
-            normalization_rule_name=rule,
+            normalization_rule_name="identity",  # cleaned text has the form of its side; see `with_rules`
             byte_fallback=True,
             user_defined_symbols=symbols,
             pad_id=PAD_ID,

@@ -153,7 +153,7 @@ def run_hf(options: argparse.Namespace) -> CommandResult:
 
     exit_on_sigterm()
     bundle = export_hf(options.bundle, options.out, overwrite=options.overwrite, finish=_finish(options))
-    whole = bundle.tokenizer.is_joint or is_marian(bundle)
+    whole = bundle.tokenizer.is_single or is_marian(bundle)
     with_it = "its tokenizer" if whole else "the source's tokenizer, and the target's in target/"
     return CommandResult(f"{options.out}: a MarianMTModel with {with_it}; README.md is its model card")
 

@@ -197,7 +197,7 @@ def _following_words(text: str, word: re.Pattern[str]) -> list[int]:
 def _words_in_plain_spaces(text: str) -> list[int]:
     """For each character of ``plain_spaces(text)`` the number of the word of ``text``, as :func:`_following_words`."""
     numbers = _following_words(text, WORD)
-    if text.isprintable() or not numbers:
+    if not numbers or plain_spaces(text) == text:
         return numbers
     kept: list[int] = []
     in_run = False

@@ -18,25 +18,43 @@ MAX_BYTES = 2**28
 #: File names of the models in a corpus or a bundle. The second exists if each side has its own vocabulary.
 TOKENIZER_NAME, SRC_TOKENIZER_NAME = "tokenizer.model", "tokenizer.src.model"
 
+#: Begins the name of the rule that a model for both languages normalises the text of the target side by.
+TARGET_RULE = "target:"
+
 PAD_ID = 0
 UNK_ID = 1
 BOS_ID = 2
 EOS_ID = 3
 
-# Soft hyphen, zero-width space, direction marks and embeddings, word joiner, byte order mark. The zero-width joiner
-# and non-joiner stay: emoji sequences, Persian and Indic scripts are spelled with them.
-INVISIBLE_CHARACTERS = r"[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]"
-CONTROL_CHARACTERS = r"[\u0000-\u001f\u007f-\u009f\u2028\u2029]+"
+# Unicode's format characters (Cf) and default-ignorable code points, as ranges, because exports carry them to regular
+# expressions without these properties or long escapes. Left out is what a reader sees or scripts are spelled with: the
+# joiners U+034F, U+200C and U+200D, variation selectors, fillers of Hangul syllables, tags of flags, signs around
+# numbers, hieroglyphs.
+INVISIBLE_CHARACTERS = (
+    r"[\u00ad\u061c\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e00ff\U000e01f0-\U000e0fff]"
+)
+# With U+2581, which SentencePiece reads as a space.
+CONTROL_CHARACTERS = r"[\u0000-\u001f\u007f-\u009f\u2028\u2029\u2581]+"
 
 _INVISIBLE = re.compile(INVISIBLE_CHARACTERS)
 _CONTROL = re.compile(CONTROL_CHARACTERS)
+
+# Spaces (the blank of Braille is one), joiners, variation selectors, fillers and tags: alone they show nothing.
+BLANK_CHARACTERS = (
+    r"\s\u2800\u034f\u115f\u1160\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f"
+    "\U000e0020-\U000e007f\U000e0100-\U000e01ef"
+)
+_VISIBLE = re.compile(f"[^{BLANK_CHARACTERS}]")
 
 
 class Tokenizer:
     """Text to token ids and back: one vocabulary for both languages, or the target's, with the source's as ``src``.
 
     The model applies its own Unicode normalisation, so text is treated the same way when a corpus is encoded and when a
-    sentence is translated. Instances pickle as the bytes of their model.
+    sentence is translated. A model for both languages may have a rule of its own for the target side, which it states
+    as its denormaliser under a name that begins with :data:`TARGET_RULE`: other programs apply that to what they
+    decode, where it changes nothing. Instances pickle as the bytes of their model.
 
     Ids are PAD, UNK, BOS, EOS, then the model's other pieces in their order. A model that numbers its special pieces
     differently or lacks some (those of OPUS-MT, Marian and Llama do) is mapped to these ids; its bytes stay unchanged.
@@ -53,11 +71,12 @@ class Tokenizer:
         Raises:
             DataError: The bytes are not a model, or it has no piece for unknown text.
         """
+        _load(model, name)
+        self._stored = model
+        self._src_model, self._model = _divide(model)
         self._src = src
-        self._model = model
-        self._processor = _load(model, name)
+        self._processor = processor = _load(self._model, name)
         self.sha256: str = hashlib.sha256(model).hexdigest()
-        processor = self._processor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
         if special[UNK_ID] < 0:
             raise DataError(f"{name} has no piece for unknown text (<unk>): train one with `dst-prep vocab`")
@@ -96,10 +115,22 @@ class Tokenizer:
         """Whether the vocabulary is one for both sides."""
         return self._src is None
 
-    @property
+    @cached_property
     def src(self) -> "Tokenizer":
-        """The tokenizer of the source side: this one itself if the vocabulary is joint."""
+        """The tokenizer of the source side: this one itself if it reads both sides alike."""
+        if self._src is None and self._src_model != self._model:
+            return Tokenizer(self._src_model)
         return self if self._src is None else self._src
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one model reads both sides, and by one rule."""
+        return self.src is self
+
+    @cached_property
+    def tgt(self) -> "Tokenizer":
+        """The tokenizer of the target side alone, which reads any text by the rule of that side."""
+        return self if self.is_single else Tokenizer(self._model)
 
     @property
     def model_pieces(self) -> tuple[int, ...]:
@@ -123,7 +154,7 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write the model's bytes, unchanged, and flush them to disk."""
-        write_durably(Path(path), self._model)
+        write_durably(Path(path), self._stored)
 
     def save_in(self, folder: Path) -> tuple[str, ...]:
         """Write the model, or both, into a folder; returns the names of the files."""
@@ -238,7 +269,22 @@ class Tokenizer:
         return [piece for piece in pieces if piece >= 0]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self._model, TOKENIZER_NAME, self._src)
+        return Tokenizer, (self._stored, TOKENIZER_NAME, self._src)
+
+
+def _divide(model: bytes) -> tuple[bytes, bytes]:
+    """The models of the source and the target side that a model for both holds: itself twice, unless rules differ."""
+    from sentencepiece import sentencepiece_model_pb2 as formats
+
+    proto = formats.ModelProto.FromString(model)
+    rule = proto.denormalizer_spec
+    if not rule.name.startswith(TARGET_RULE):
+        return model, model
+    name, characters = rule.name.removeprefix(TARGET_RULE), rule.precompiled_charsmap
+    proto.ClearField("denormalizer_spec")
+    src = proto.SerializeToString()
+    proto.normalizer_spec.name, proto.normalizer_spec.precompiled_charsmap = name, characters
+    return src, proto.SerializeToString()
 
 
 def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
@@ -260,7 +306,11 @@ def _begins(text: str, found: Any) -> list[int]:
 
 
 def plain_spaces(text: str) -> str:
-    """Remove invisible characters and replace each run of control characters or line separators by a space."""
-    if text.isprintable():  # the common case: none of these characters is printable
+    """Remove invisible characters and replace each run of control characters or line separators by a space.
+
+    A text in which nothing is visible becomes empty.
+    """
+    if text.isascii() and text.isprintable():  # the common case: none of these characters is printable ASCII
         return text
-    return _CONTROL.sub(" ", _INVISIBLE.sub("", text))
+    text = _CONTROL.sub(" ", _INVISIBLE.sub("", text))
+    return text if _VISIBLE.search(text) else ""

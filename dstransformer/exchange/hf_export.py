@@ -84,9 +84,10 @@ def export_hf(
         for name, text in texts.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
-        bundle.tokenizer.src.save(folder / SOURCE_MODEL)
-        if not bundle.tokenizer.is_joint:
-            bundle.tokenizer.save(folder / TARGET_MODEL)
+        tokenizer = bundle.tokenizer
+        (tokenizer if tokenizer.is_joint else tokenizer.src).save(folder / SOURCE_MODEL)
+        if not tokenizer.is_single:
+            tokenizer.tgt.save(folder / TARGET_MODEL)
         save_weights(folder / WEIGHTS, weights, {"format": "pt"})
         if finish is not None:
             finish(folder)
@@ -102,12 +103,12 @@ def _tokenizers(bundle: Bundle) -> dict[str, str]:
         vocabularies = {VOCABULARY: src} if tgt.shares_ids else {VOCABULARY: src, TARGET_VOCABULARY: tgt}
         texts = {name: _json(marian_vocabulary(tokenizer)) for name, tokenizer in vocabularies.items()}
         return {**texts, TOKENIZER_CONFIG: _json(_marian_tokenizer_config(bundle))}
-    name = "tokenizer" if tgt.is_joint else "source tokenizer"
+    name = "tokenizer" if tgt.is_single else "source tokenizer"
     texts = {
         TOKENIZER: _json(tokenizer_json(src, name)),
         TOKENIZER_CONFIG: _json(tokenizer_config(src, longest_input(bundle) + 1)),
     }
-    if not tgt.is_joint:
+    if not tgt.is_single:
         texts[f"{TARGET}/{TOKENIZER}"] = _json(tokenizer_json(tgt, "target tokenizer"))
         texts[f"{TARGET}/{TOKENIZER_CONFIG}"] = _json(tokenizer_config(tgt, longest_output(bundle)))
     return texts

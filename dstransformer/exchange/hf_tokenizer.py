@@ -14,7 +14,7 @@ from typing import Any
 
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from dstransformer.data.subwords import merge_characters
-from dstransformer.data.tokenizer import CONTROL_CHARACTERS, INVISIBLE_CHARACTERS
+from dstransformer.data.tokenizer import BLANK_CHARACTERS, CONTROL_CHARACTERS, INVISIBLE_CHARACTERS
 from dstransformer.errors import DataError
 from dstransformer.model import Bundle
 
@@ -141,7 +141,8 @@ def _special_token(text: str, token: int) -> dict[str, Any]:
 def _normalizer(spec: Any) -> dict[str, Any]:
     """What :class:`Tokenizer` does to a text, then what SentencePiece does."""
     steps = [_replace({"Regex": INVISIBLE_CHARACTERS}, ""), _replace({"Regex": CONTROL_CHARACTERS}, " ")]
-    if spec.precompiled_charsmap and "nfkc" in spec.name:
+    steps.append(_replace({"Regex": f"\\A[{BLANK_CHARACTERS}]+\\z"}, ""))
+    if spec.precompiled_charsmap and ("nfkc" in spec.name or spec.name == "nfc"):
         steps.append({"type": "NFC"})  # the next step does not compose all that SentencePiece does, Hangul for one
     if spec.precompiled_charsmap:
         encoded = base64.b64encode(spec.precompiled_charsmap).decode("ascii")

@@ -44,11 +44,11 @@ _SAME_SEARCH = """\
 `dst translate`{measured} divides by too.
 """
 
-#: With a vocabulary for each language: the line that loads the target's, and what else to know.
+#: Where the sides are read by two models: the line that loads the target's, and what else to know.
 _TARGET = 'target = AutoTokenizer.from_pretrained(folder, subfolder="target")\n'
 _TWO_TOKENIZERS = """\
-Each language has its own vocabulary: `tokenizer` encodes inputs, `target` decodes outputs and encodes labels. So
-labels are `target(texts).input_ids`, not `tokenizer(text_target=texts)`, which has the ids of the source's vocabulary.
+`tokenizer` encodes inputs; `target`, with another vocabulary or Unicode normalisation, decodes outputs and encodes
+labels. So labels are `target(texts).input_ids`, not `tokenizer(text_target=texts)`.
 """
 
 #: Only for a beam: greedy search has no scores, and needs none.
@@ -104,7 +104,7 @@ def model_card(bundle: Bundle) -> str:
 def _usage(bundle: Bundle, scores: list[Score]) -> Iterator[str]:
     search = bundle.decoding
     measured = ", with which the scores below were measured," if scores else ""
-    one_tokenizer = bundle.tokenizer.is_joint or is_marian(bundle)
+    one_tokenizer = bundle.tokenizer.is_single or is_marian(bundle)
     target, decoder = ("", "tokenizer") if one_tokenizer else (_TARGET, "target")
     tag = next((f"{one.tag} " for one in bundle.directions if one.tag), "")
     code = {

@@ -253,7 +253,8 @@ def test_the_card_names_languages_and_use(exported: Path) -> None:
     card = (exported / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\n")
     assert "MarianMTModel" in card
-    assert sorted(path.name for path in exported.iterdir()) == sorted(FILES)
+    assert "`target`, with another vocabulary or Unicode normalisation" in card
+    assert sorted(path.name for path in exported.iterdir()) == sorted([*FILES, "target", "target.spm"])
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -287,7 +288,7 @@ def test_only_an_earlier_export_is_replaced(tmp_path: Path, trained: Path) -> No
     with pytest.raises(DataError, match=r"hf holds target/letter, which is not part of an export for Hugging Face"):
         export_hf(trained, tmp_path / "hf", overwrite=True)
     (tmp_path / "hf" / "target" / "letter").unlink()
-    export_hf(trained, tmp_path / "hf", overwrite=True)
+    export_hf(random_bundle(tmp_path / "single"), tmp_path / "hf", overwrite=True)
     (tmp_path / "hf" / "target").write_text("a letter too")
     with pytest.raises(DataError, match=r"hf holds target, which is not part"):
         export_hf(trained, tmp_path / "hf", overwrite=True)

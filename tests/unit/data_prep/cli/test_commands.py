@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -139,8 +140,11 @@ def test_unknown_pieces_are_counted_with_a_warning(
     flat, _, _, _ = corpus.split("train").gather(np.arange(300))
     assert info.src_unknown == int((flat == UNK_ID).sum()) >= 300
     warnings = list(dict.fromkeys(line for line in shown.err.splitlines() if line.startswith("warning: ")))
-    assert len(warnings) == 4  # two languages in two splits
-    assert f"warning: {info.src_unknown / info.src_tokens:.1%} of the en tokens in train are unknown" in warnings[0]
+    assert len(warnings) == 5  # two languages in two splits, and what a model cannot write
+    assert re.search(
+        r"cannot write 100.0% of the target sentences of validation as they are, such as '.*⁇", warnings[0]
+    )
+    assert f"warning: {info.src_unknown / info.src_tokens:.1%} of the en tokens in train are unknown" in warnings[1]
     assert f"unknown pieces (<unk>): train en {info.src_unknown / info.src_tokens:.2%}, train de" in shown.out
     assert main(["info", str(out)]) == 0
     assert "unknown pieces (<unk>): train en" in capsys.readouterr().out

@@ -30,7 +30,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(train: Path, target: Path, options: VocabOptions) -> TokenizerInfo:
-    return make_tokenizer(train, target, options, "nfkc", TextFormat((None,)), Progress())
+    return make_tokenizer(train, target, options, ("nfkc", "nfc"), TextFormat((None,)), Progress())
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -148,7 +148,7 @@ def test_a_given_model_must_keep_the_symbols_whole(train: Path, marked: Path, tm
 
 
 def test_symbols_that_cleaning_would_change_are_refused() -> None:
-    check_symbols(("<ph1>", "⦅ph⦆"), "nfkc")
-    check_symbols(("｟ph｠",), "none")
+    check_symbols(("<ph1>", "⦅ph⦆"), ("nfkc", "nfc"))
+    check_symbols(("｟ph｠",), ("none", "nfc"))
     with pytest.raises(UserError, match=r"--symbols ｟ph｠: cleaning normalises the text .* writes '⦅ph⦆'"):
-        check_symbols(("<ph1>", "｟ph｠"), "nfkc")
+        check_symbols(("<ph1>", "｟ph｠"), ("nfkc", "nfc"))
