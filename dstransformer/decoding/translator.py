@@ -174,6 +174,11 @@ class _Part(NamedTuple):
     text: str
     first_word: int
 
+    @property
+    def source(self) -> str:
+        """The text that the encoder reads: without the tag too if there is nothing else to read."""
+        return self.begin + self.text if plain_spaces(self.text).strip() else ""
+
 
 class _Found(NamedTuple):
     """What was found for sentences.
@@ -324,7 +329,7 @@ class Translator(TextDecoder):
             raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
         aligner = self._build_aligner() if alignments else None
         parts, whole = self._divide(texts, first, split=split)
-        src = self.tokenizer.src.encode([part.begin + part.text for part in parts])
+        src = self.tokenizer.src.encode([part.source for part in parts])
         found = self.search_ids(
             src,
             n_best=n_best,
@@ -387,7 +392,7 @@ class Translator(TextDecoder):
         outputs: list[list[Output]],
     ) -> list[list[Output]]:
         """The outputs with their alignments, in which the words of a source are those of the whole sentence."""
-        words = words_of_pieces(self.tokenizer.src, [part.begin + part.text for part in parts])
+        words = words_of_pieces(self.tokenizer.src, [part.source for part in parts])
         limit = self.max_input_tokens or None
         sources = []
         for part, ids, own in zip(parts, src, words, strict=True):

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
 import pickle
+import re
+import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import regex
 import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from support.data.corpora import TEXT, small_tokenizer, train_model
 
+from data_prep.stages.vocab import with_rules
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from dstransformer.data.tokenizer import plain_spaces
+from dstransformer.data.tokenizer import INVISIBLE_CHARACTERS, plain_spaces
 from dstransformer.errors import DataError
 
 
@@ -55,6 +59,41 @@ def test_decoding_drops_padding_begin_and_end() -> None:
 def test_raw_text_is_normalised_like_training_text() -> None:
     raw = "\ufeffTwo\tmen\u00a0are  talk\u00ading\x00 ﬁne\r\n"
     assert small_tokenizer().encode([raw]) == small_tokenizer().encode(["Two men are talking fine"])
+
+
+def test_invisible_characters_are_those_of_unicode() -> None:
+    spelled = r"\p{Prepended_Concatenation_Mark}\p{Variation_Selector}\u034f\u115f\u1160\u200c\u200d"
+    joiners = regex.compile(rf"[{spelled}\U00013430-\U0001345f\U000e0020-\U000e007f]")
+    removed = regex.compile(r"[\p{Cf}\p{Default_Ignorable_Code_Point}]")
+    characters = [chr(number) for number in range(sys.maxunicode + 1) if not 0xD800 <= number < 0xE000]
+    invisible = {character for character in characters if re.match(INVISIBLE_CHARACTERS, character)}
+    assert invisible == {one for one in characters if removed.match(one) and not joiners.match(one)}
+    for character in invisible:
+        assert plain_spaces(f"The teacher{character} reads") == "The teacher reads"
+    for kept in ("می\u200cخواهم", "👨\u200d👩", "❤\ufe0f", "🏴\U000e0067\U000e007f", "\u06dd١"):
+        assert plain_spaces(kept) == kept
+
+
+def test_a_text_with_nothing_visible_has_no_token() -> None:
+    for text in ("\u2581", "\u2800 \u2800", "\u200d", "\u200c\ufe0f", "\u3164", "\u00ad\u3000", "\u115f"):
+        assert small_tokenizer().encode([text]) == [[]]
+    assert small_tokenizer().encode(["a ▁ b\u3164"]) == small_tokenizer().encode(["a b"])
+
+
+def test_one_model_may_read_the_sides_by_two_rules(tmp_path: Path) -> None:
+    model = with_rules(train_model(normalization_rule_name="identity"), ("nfkc", "nfc"))
+    tokenizer: Tokenizer = pickle.loads(pickle.dumps(Tokenizer(model)))
+    assert (tokenizer.is_joint, tokenizer.shares_ids, tokenizer.is_single, small_tokenizer().is_single) == (1, 1, 0, 1)
+    text = "ﬁ，ｶﾞ\u00a0gro\u0308ß ẫ \u0e33"
+    ids, folded = tokenizer.encode([text])[0], tokenizer.src.encode([text])[0]
+    assert tokenizer.decode([ids]) == tokenizer.tgt.decode([ids]) == ["ﬁ，ｶﾞ größ ẫ \u0e33"]
+    assert tokenizer.src.decode([folded]) == ["fi,ガ größ ẫ \u0e4d\u0e32"]
+    tokenizer.save(tmp_path / "model")
+    assert (tmp_path / "model").read_bytes() == model
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert (theirs.encode(text), theirs.decode(ids)) == (folded, tokenizer.decode([ids])[0])
+    tokenizer.tgt.save(tmp_path / "tgt")
+    assert Tokenizer.load(tmp_path / "tgt").encode([text]) == [ids]
 
 
 def test_pickle_and_files_keep_the_model(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.recipe.options import CleanOptions
+from data_prep.recipe.options import CleanOptions, NormalForm
 from data_prep.stages.clean import clean_text, normalise
 from data_prep.store.pairs import SCHEMA, PairsWriter, iter_pairs
 from dstransformer.data import CleaningReport
@@ -68,6 +68,25 @@ def test_each_rule_drops_and_is_counted(tmp_path: Path) -> None:
     assert (report.read, report.kept) == (len(pairs), 3)
 
 
+def test_sides_without_anything_visible_are_empty(tmp_path: Path) -> None:
+    pairs = [("▁", "▁"), ("\u200d", "\u200c"), ("a", "\u2800"), ("\u3164", "b"), ("a ▁ b", "c")]
+    kept, report = clean(tmp_path, pairs)
+    assert (kept, report.dropped["empty"]) == ([("a b", "c")], 4)
+
+
+def test_what_is_written_keeps_what_a_reader_sees_and_rules_compare_folded_text(tmp_path: Path) -> None:
+    pairs = [
+        ("Hi!", "你好！"),
+        ("Hi！", "你好!"),
+        ("Hi\u061c!", "你\u2063好！"),
+        ("１", "№\u00a01 ａ"),
+        ("ﬁ", "fi"),
+    ]
+    kept, report = clean(tmp_path, pairs, drop_identical=True, drop_numbers=True)
+    assert kept == [("Hi!", "你好！"), ("1", "№ 1 ａ")]
+    assert (report.dropped["duplicate"], report.dropped["identical"]) == (2, 1)
+
+
 def test_repeated_pairs_are_kept_without_dedup(tmp_path: Path) -> None:
     kept, report = clean(tmp_path, [("a", "b"), ("a", "b")], dedup=False)
     assert kept == [("a", "b"), ("a", "b")]
@@ -104,8 +123,8 @@ def test_cleaning_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
 
 
 @settings(deadline=None)
-@given(st.text(), st.sampled_from(["nfkc", "none"]))
-def test_normalising_is_idempotent_and_leaves_plain_text(text: str, form: str) -> None:
+@given(st.text(), st.sampled_from(["nfkc", "nfc", "none"]))
+def test_normalising_is_idempotent_and_leaves_plain_text(text: str, form: NormalForm) -> None:
     once = normalise(text, form)
     assert normalise(once, form) == once
     assert "  " not in once
