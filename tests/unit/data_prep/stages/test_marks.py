@@ -39,8 +39,9 @@ def test_placeholders_and_tags_are_found(text: str, found: list[str]) -> None:
     ("first_last@x.org", 0), ("https://x.org/a?b&c", 0), ("__init__", 0), ("_emphasis_", 0),
     ("main_a=1 b_c=2 d_e=3", 0),
     ("أ_ضف", 1), ("أغل_ق", 1), ("ا&حفظ", 1), ("ש_מירה", 1), ("เพิ่_ม", 1), ("แ_ก้ไข", 1), ("स_ेवा", 1),
-    ("फ_\u200dाइल", 1), ("_\u0301e", 1), ("Вы&ход", 1), ("Έ_ξοδος", 1), ("คัดลอก&วางไว้", 0), ("list_view", 0), ("Drag&Drop", 0),
-    ("KP_Begin", 0), ("PD_F", 1), ("<a target='_top'>", 0), ("a &quot b", 0), ("グリッド_線", 0), ("Unknown e_x " + 90 * "a", 0),
+    ("फ_\u200dाइल", 1), ("_\u0301e", 1), ("Вы&ход", 1), ("Έ_ξοδος", 1), ("คัดลอก&วางไว้", 0), ("list_view", 0),
+    ("Drag&Drop", 0), ("KP_Begin", 0), ("PD_F", 1), ("<a target='_top'>", 0), ("a &quot b", 0), ("グリッド_線", 0),
+    ("Unknown e_x " + 90 * "a", 0),
 ])  # fmt: skip
 def test_the_mark_of_a_key_is_found(text: str, found: int) -> None:
     assert accelerators(text) == found
