@@ -10,6 +10,9 @@ from rich.table import Table
 from data_prep.stages.encode import unknown_shares
 from dstransformer.data import CleaningReport, Manifest, Overlap, PartInfo, TokenizerInfo
 
+#: Maximum files that are listed on the terminal.
+_MAX_FILES = 20
+
 
 def _describe(name: str, tokenizer: TokenizerInfo) -> str:
     return f"{name}: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}"
@@ -35,6 +38,11 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     console.print(splits)
     if several:
         console.print(_parts_table(manifest.parts))
+    files = [file for part in manifest.parts for file in part.files]
+    if files:
+        console.print(_files_table(files[:_MAX_FILES]))
+        if len(files) > _MAX_FILES:
+            console.print(f"and {len(files) - _MAX_FILES:,} more files, which `dst-prep report` lists")
     if shares := unknown_shares(manifest):
         unknown = [f"{split} {language} {share:.2%}" for (split, language), share in shares.items() if share]
         console.print(f"unknown pieces (<unk>): {', '.join(unknown) or 'none'}", soft_wrap=True)
@@ -54,6 +62,15 @@ def _parts_table(parts: Sequence[PartInfo]) -> Table:
     for part in parts:
         epoch = f"{int(part.weight * part.pairs):,}"
         table.add_row(part.name, f"{part.read:,}", f"{part.pairs:,}", f"{part.weight:g}", epoch, part.tag or "")
+    return table
+
+
+def _files_table(files: Sequence[tuple[str, int, int]]) -> Table:
+    table = Table("file", box=None, pad_edge=False)
+    for heading in ("pairs read", "kept", "lost"):
+        table.add_column(heading, justify="right")
+    for name, read, kept in files:
+        table.add_row(name, f"{read:,}", f"{kept:,}", f"{read - kept:,}")
     return table
 
 
