@@ -39,10 +39,10 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     if several:
         console.print(_parts_table(manifest.parts))
     files = [file for part in manifest.parts for file in part.files]
-    if files:
-        console.print(_files_table(files[:_MAX_FILES]))
-        if len(files) > _MAX_FILES:
-            console.print(f"and {len(files) - _MAX_FILES:,} more files, which `dst-prep report` lists")
+    for name, read, kept in files[:_MAX_FILES]:
+        console.print(f"  {name}: {read:,} pairs read, {kept:,} kept, {read - kept:,} lost", soft_wrap=True)
+    if len(files) > _MAX_FILES:
+        console.print(f"  and {len(files) - _MAX_FILES:,} more files, which `dst-prep report` lists")
     if shares := unknown_shares(manifest):
         unknown = [f"{split} {language} {share:.2%}" for (split, language), share in shares.items() if share]
         console.print(f"unknown pieces (<unk>): {', '.join(unknown) or 'none'}", soft_wrap=True)
@@ -62,15 +62,6 @@ def _parts_table(parts: Sequence[PartInfo]) -> Table:
     for part in parts:
         epoch = f"{int(part.weight * part.pairs):,}"
         table.add_row(part.name, f"{part.read:,}", f"{part.pairs:,}", f"{part.weight:g}", epoch, part.tag or "")
-    return table
-
-
-def _files_table(files: Sequence[tuple[str, int, int]]) -> Table:
-    table = Table("file", box=None, pad_edge=False)
-    for heading in ("pairs read", "kept", "lost"):
-        table.add_column(heading, justify="right")
-    for name, read, kept in files:
-        table.add_row(name, f"{read:,}", f"{kept:,}", f"{read - kept:,}")
     return table
 
 

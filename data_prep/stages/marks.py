@@ -118,11 +118,7 @@ def _plain(text: str) -> str:
     """The text without tags and joiners, and with a letter without case in place of each combining mark."""
     if not any(mark in text for mark in "_&~"):
         return text
-    if "<" in text:
-        text = _TAG.sub("", text)
-    if text.isascii():
-        return text
-    kinds = ((letter, unicodedata.category(letter)) for letter in text)
+    kinds = ((letter, unicodedata.category(letter)) for letter in _TAG.sub("", text))
     return "".join("\u05d0" if kind[0] == "M" else letter for letter, kind in kinds if kind != "Cf")
 
 

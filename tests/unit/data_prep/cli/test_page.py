@@ -78,7 +78,7 @@ def test_each_file_is_listed_with_what_it_gave_and_lost(tmp_path: Path, capsys: 
     counts = {"a.tsv": (30, 30), "b.tsv": (32, 30), "c.en, c.de": (31, 31), "d.en, d.de": (31, 30)}
     shown = capsys.readouterr().out
     for name, (read, kept) in counts.items():
-        assert re.search(rf"^{name} +{read} +{kept} +{read - kept}$", shown, re.MULTILINE), name
+        assert re.search(rf"^  {name}: {read} pairs read, {kept} kept, {read - kept} lost$", shown, re.MULTILINE), name
     assert main(["report", str(tmp_path / "corpus"), "--out", str(tmp_path / "page.html")]) == 0
     rows = re.findall(
         r"<tr><td>([^<]*)</td><td class=\"n\">(\d+)</td><td class=\"n\">(\d+)</td>",
