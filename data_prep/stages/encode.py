@@ -3,11 +3,12 @@
 import platform
 import shlex
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,7 +90,6 @@ class Encode(Stage):
                 workers,
                 work.progress,
                 work.report(Read).aligned,
-                sum(max(1, len(part.files)) for part in work.report(Read).parts),
             )
             training = encoder.encode_train(work.folder / Clean.name / "train.arrow", self.options.max_tokens)
             splits = {"train": training.info}
@@ -152,11 +152,11 @@ def _with_directions(splits: Mapping[str, SplitInfo], read: ReadReport) -> dict[
     return {name: info.model_copy(update={"directions": sizes.get(name)}) for name, info in splits.items()}
 
 
-def _parts(read: ReadReport, cleaned: CleanReport, kept: Sequence[int]) -> tuple[PartInfo, ...]:
+def _parts(read: ReadReport, cleaned: CleanReport, kept: Counter[int]) -> tuple[PartInfo, ...]:
     """The parts with what each rule dropped of them, and the pairs that were ``kept`` to the end, of each file."""
-    parts, left = [], iter(kept)
+    parts, numbers = [], count()
     for part, before, dropped in zip(read.parts, cleaned.parts, cleaned.dropped, strict=True):
-        in_files = list(islice(left, max(1, len(part.files))))
+        in_files = [kept[number] for number in islice(numbers, max(1, len(part.files)))]
         files = tuple((name, n, stays) for (name, n, _), stays in zip(part.files, in_files, strict=False))
         pairs = sum(in_files)
         lost = dropped | {"too_many_tokens": before - pairs}
@@ -227,7 +227,7 @@ class Training(NamedTuple):
 
     info: SplitInfo
     too_long: int
-    files: Sequence[int]
+    files: Counter[int]
     words: WordCounts
 
 
@@ -256,7 +256,6 @@ class Encoder:
         workers: Where the tasks run.
         progress: Shows what is done.
         aligned: Whether the training split holds alignments.
-        n_files: The number of files that pairs are counted by.
     """
 
     folder: Path
@@ -267,7 +266,6 @@ class Encoder:
     workers: Workers
     progress: Progress
     aligned: bool = False
-    n_files: int = 1
 
     def encode_train(self, path: Path, max_tokens: int) -> Training:
         """Write the training split, without pairs that have more than ``max_tokens`` tokens on either side.
@@ -286,10 +284,10 @@ class Encoder:
         self._encode(path, rows, None)
         return rows.close()
 
-    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, list[int], Counts]:
+    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, Counter[int], Counts]:
         chunks = cut_pairs(path)
         total = sum(chunk.rows for chunk in chunks)
-        files, words = np.zeros(self.n_files, dtype=np.int64), no_words()
+        files, words = Counter[int](), no_words()
         root = open_chunks(self.folder)
         context = _Context(root, rows.schema, self.vocab, self.identity, self.text, max_tokens)
         with (
@@ -299,12 +297,12 @@ class Encoder:
             for chunk, report in zip(chunks, results, strict=True):
                 with pa.memory_map(str(_encoded_chunk(root, chunk) / _IDS)) as file:
                     rows.write(pa.ipc.open_stream(file).read_all())
-                files[: len(report.files)] += np.array(report.files, dtype=np.int64)
+                files.update(dict(enumerate(report.files)))
                 words += report.words
                 advance(chunk.rows)
-        if not files.any() and max_tokens is not None:
+        if not files.total() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
-        return total, files.tolist(), words
+        return total, files, words
 
 
 def _encoded_chunk(root: Path, chunk: Chunk) -> Path:
