@@ -10,6 +10,9 @@ from rich.table import Table
 from data_prep.stages.encode import unknown_shares
 from dstransformer.data import CleaningReport, Manifest, Overlap, PartInfo, TokenizerInfo
 
+#: Maximum files that are listed on the terminal.
+_MAX_FILES = 20
+
 
 def _describe(name: str, tokenizer: TokenizerInfo) -> str:
     return f"{name}: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}"
@@ -35,6 +38,11 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     console.print(splits)
     if several:
         console.print(_parts_table(manifest.parts))
+    files = [file for part in manifest.parts for file in part.files]
+    for name, read, kept in files[:_MAX_FILES]:
+        console.print(f"  {name}: {read:,} pairs read, {kept:,} kept, {read - kept:,} lost", soft_wrap=True)
+    if len(files) > _MAX_FILES:
+        console.print(f"  and {len(files) - _MAX_FILES:,} more files, which `dst-prep report` lists")
     if shares := unknown_shares(manifest):
         unknown = [f"{split} {language} {share:.2%}" for (split, language), share in shares.items() if share]
         console.print(f"unknown pieces (<unk>): {', '.join(unknown) or 'none'}", soft_wrap=True)

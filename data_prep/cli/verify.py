@@ -177,7 +177,8 @@ def check_held_out(corpus: Corpus) -> None:
         split = corpus.split(name)
         if not split.info.has_text:
             continue
-        texts = pa.table({"src": split.src_texts(), "tgt": split.tgt_texts(), "part": np.zeros(len(split), np.uint16)})
+        zeros = np.zeros(len(split), np.uint16)
+        texts = pa.table({"src": split.src_texts(), "tgt": split.tgt_texts(), "part": zeros, "file": zeros})
         for first in range(0, len(split), _TEXTS):
             stored = split.gather(np.arange(first, min(first + _TEXTS, len(split))))
             encoded = encode_pairs(texts.slice(first, _TEXTS), corpus.tokenizer, None, text_format)

@@ -49,6 +49,7 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
     languages = (options.src_lang, options.tgt_lang)
     inputs: list[InputFile] = []
     splits: dict[str, Stream] = {}
+    files: list[str] = []
     for name, split in _files_by_split(options).items():
         streams: list[Stream] = []
         for texts in _unpacked(find.groups(split.sides(), languages), name, options):
@@ -56,8 +57,9 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
             stats: Stats = {}
             inputs += [identify(text, stats) for text in texts]
             streams.append(partial(read_unchanged, partial(_read, texts, options.src_lang, options.tgt_lang), stats))
+            files += [", ".join(text.label for text in texts)] if name == "train" else []
         if streams:
-            splits[name] = partial(_chain, streams)
+            splits[name] = partial(_chain, streams, numbered=name == "train" and len(files) > 1)
     for names, column in (
         (options.scores, partial(_read_low, options.min_score or 0.0)),
         (options.alignments, _read_links),
@@ -75,7 +77,8 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
                 "out"
             )
     info = SourceInfo(name="files", revision=None, inputs=tuple(inputs))
-    return Source(info=info, splits=splits, aligned=options.alignments is not None)
+    several = tuple(files) if len(files) > 1 else ()
+    return Source(info=info, splits=splits, aligned=options.alignments is not None, files=several)
 
 
 def open_mono(options: MonoOptions, progress: Progress) -> Source:
@@ -195,9 +198,12 @@ def same_sides(options: FilesOptions) -> str | None:
     return None
 
 
-def _chain(streams: list[Stream]) -> Iterator[pa.Table]:
-    for stream in streams:
-        yield from stream()
+def _chain(streams: list[Stream], *, numbered: bool) -> Iterator[pa.Table]:
+    """The tables of streams, each ``numbered`` with a column ``file`` if that is wanted."""
+    for number, stream in enumerate(streams):
+        for table in stream():
+            numbers = pa.array([number] * table.num_rows, pa.uint32())
+            yield table.append_column("file", numbers) if numbered else table
 
 
 def _read_low(min_score: float, stream: Stream, scores: Sequence[Text]) -> Iterator[pa.Table]:

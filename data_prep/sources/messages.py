@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gettext
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from dstransformer.io.requirements import check_installed
 #: Maximum bytes of a catalogue, which is read whole.
 _MAX_BYTES = 256 * 2**20
 
+#: A number of things that takes the usual plural, in Arabic too, which has forms of zero, of two, and above ten.
+_SEVERAL = 5
+
 _BLANKS = re.compile(r"[ \t\r\n]+")
 
 Pair = tuple[str, str]
@@ -25,8 +30,8 @@ Pair = tuple[str, str]
 def iter_messages(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
     """Iterate over the messages of a catalogue that are translated, each with its line ends as spaces.
 
-    A message with plural forms is two pairs: the singular with the first form, and the plural with the last. Fuzzy and
-    obsolete entries are left out.
+    A message with plural forms is two pairs: the singular with the form of one thing, and the plural with that of
+    several, by the formula of the header or else that of the language. Fuzzy and obsolete entries are left out.
 
     Raises:
         UserError: polib is not installed.
@@ -52,7 +57,7 @@ def iter_messages(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
         reason = shown(next(iter(str(error).splitlines()), ""), quote=False, limit=120)
         raise DataError(f"{text} is not a catalogue of gettext, or damaged ({reason}); copy the file again") from None
     swapped = _is_swapped(catalogue.metadata, text, src_lang, tgt_lang)
-    for message, translation in _pairs(catalogue):
+    for message, translation in _pairs(catalogue, src_lang if swapped else tgt_lang):
         pair = tuple(_BLANKS.sub(" ", side).strip() for side in (message, translation))
         if all(pair):
             yield (pair[1], pair[0]) if swapped else (pair[0], pair[1])
@@ -72,14 +77,34 @@ def _check_complete(content: bytes) -> None:
             raise ValueError("it ends within a message")
 
 
-def _pairs(catalogue: Any) -> Iterator[Pair]:
+def _pairs(catalogue: Any, language: str) -> Iterator[Pair]:
+    single = several = 0
+    if any(entry.msgid_plural for entry in catalogue):
+        form_of = _plural_rule(catalogue.metadata.get("Plural-Forms", ""), language)
+        single, several = form_of(1), form_of(_SEVERAL)
     for entry in catalogue:
         if entry.obsolete or "fuzzy" in getattr(entry, "flags", ()):
             continue
-        forms = [form for _, form in sorted(entry.msgstr_plural.items())]
-        if len(forms) > 1:
-            yield entry.msgid, forms[0]
-        yield (entry.msgid_plural, forms[-1]) if forms else (entry.msgid, entry.msgstr)
+        forms = entry.msgstr_plural
+        if forms and single != several:
+            yield entry.msgid, forms.get(single, "")
+        yield (entry.msgid_plural, forms.get(several, forms[max(forms)])) if forms else (entry.msgid, entry.msgstr)
+
+
+def _plural_rule(header: str, language: str) -> Callable[[int], int]:
+    """Which form of a message a number of things takes: by the header, else by CLDR's rule of the language."""
+    stated = re.search(r"plural\s*=\s*([^;]+)", header)
+    with suppress(ValueError, ZeroDivisionError):  # "EXPRESSION", which nobody filled in
+        rule = gettext.c2py(stated[1] if stated else "")
+        rule(1), rule(_SEVERAL)
+        return rule
+    check_installed("babel")
+    from babel.core import UnknownLocaleError
+    from babel.messages.plurals import get_plural
+
+    with suppress(UnknownLocaleError, ValueError):
+        return gettext.c2py(get_plural(language.replace("-", "_")).plural_expr)
+    return gettext.c2py("n != 1")
 
 
 def _is_swapped(header: dict[str, str], text: Text, src_lang: str, tgt_lang: str) -> bool:

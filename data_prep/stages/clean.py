@@ -449,6 +449,7 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: Languages) -
             "part": table["part"],
             "low": table["low"],
             "alignment": cleaned_alignments(table, src, tgt, options),
+            "file": table["file"],
             "rule": pa.array(rules, pa.uint8()),
             "key": key,
             "src_key": src_key,

@@ -3,11 +3,12 @@
 import platform
 import shlex
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
-from itertools import chain
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,7 +131,7 @@ class Encode(Stage):
             trees=text_format(work).trees,
             splits=dict(splits),
             sources=read.sources,
-            parts=_parts(read, clean, training.parts),
+            parts=_parts(read, clean, training.files),
             recipes=recipes,
             cleaning=CleaningReport(
                 read=cleaning.read,
@@ -156,12 +157,16 @@ def _with_directions(splits: Mapping[str, SplitInfo], read: ReadReport) -> dict[
     return {name: info.model_copy(update={"directions": sizes.get(name)}) for name, info in splits.items()}
 
 
-def _parts(read: ReadReport, cleaned: CleanReport, kept: Sequence[int]) -> tuple[PartInfo, ...]:
-    """The parts with what each rule dropped of them, and the pairs that were ``kept`` to the end."""
-    return tuple(
-        part.model_copy(update={"pairs": pairs, "dropped": dropped | {"too_many_tokens": before - pairs}})
-        for part, before, dropped, pairs in zip(read.parts, cleaned.parts, cleaned.dropped, kept, strict=True)
-    )
+def _parts(read: ReadReport, cleaned: CleanReport, kept: Counter[int]) -> tuple[PartInfo, ...]:
+    """The parts with what each rule dropped of them, and the pairs that were ``kept`` to the end, of each file."""
+    parts, numbers = [], count()
+    for part, before, dropped in zip(read.parts, cleaned.parts, cleaned.dropped, strict=True):
+        in_files = [kept[number] for number in islice(numbers, max(1, len(part.files)))]
+        files = tuple((name, n, stays) for (name, n, _), stays in zip(part.files, in_files, strict=False))
+        pairs = sum(in_files)
+        lost = dropped | {"too_many_tokens": before - pairs}
+        parts.append(part.model_copy(update={"pairs": pairs, "dropped": lost, "files": files}))
+    return tuple(parts)
 
 
 def _package_versions() -> dict[str, str]:
@@ -216,18 +221,18 @@ def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
 
 
 class Encoded(Report):
-    """The pairs of an encoded chunk, by part, and its sentences by their words, see :func:`count_words`."""
+    """The pairs of an encoded chunk, by file, and its sentences by their words, see :func:`count_words`."""
 
-    parts: list[int]
+    files: list[int]
     words: list[list[int]]
 
 
 class Training(NamedTuple):
-    """The training split: how many pairs were too long, those of each part that are in it, and the word counts."""
+    """The training split: how many pairs were too long, those of each file that are in it, and the word counts."""
 
     info: SplitInfo
     too_long: int
-    parts: Sequence[int]
+    files: Counter[int]
     words: WordCounts
 
 
@@ -274,9 +279,9 @@ class Encoder:
             DataError: Every pair is dropped.
         """
         rows = self.writer.split("train", has_text=False, aligned=self.aligned)
-        total, parts, words = self._encode(path, rows, max_tokens)
+        total, files, words = self._encode(path, rows, max_tokens)
         info = rows.close()
-        return Training(info, total - info.pairs, parts, describe_words(words))
+        return Training(info, total - info.pairs, files, describe_words(words))
 
     def encode_held_out(self, path: Path, form: NormalForm) -> SplitInfo:
         """Write the validation or test split, which ``path`` is named after: every pair, with its raw text.
@@ -300,10 +305,10 @@ class Encoder:
                 f"{path.stem} as they are, such as {_describe_difference(*changed[0])}"
             )
 
-    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, list[int], Counts]:
+    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, Counter[int], Counts]:
         chunks = cut_pairs(path)
         total = sum(chunk.rows for chunk in chunks)
-        parts, words = np.zeros(len(self.text.tags), dtype=np.int64), no_words()
+        files, words = Counter[int](), no_words()
         root = open_chunks(self.folder)
         context = _Context(root, rows.schema, self.vocab, self.identity, self.text, max_tokens)
         with (
@@ -313,12 +318,12 @@ class Encoder:
             for chunk, report in zip(chunks, results, strict=True):
                 with pa.memory_map(str(_encoded_chunk(root, chunk) / _IDS)) as file:
                     rows.write(pa.ipc.open_stream(file).read_all())
-                parts[: len(report.parts)] += np.array(report.parts, dtype=np.int64)
+                files.update(dict(enumerate(report.files)))
                 words += report.words
                 advance(chunk.rows)
-        if not parts.any() and max_tokens is not None:
+        if not files.total() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
-        return total, parts.tolist(), words
+        return total, files, words
 
 
 def _plain(text: str) -> str:
@@ -344,14 +349,14 @@ def _encode_chunk(context: _Context, chunk: Chunk) -> Encoded:
     def write(folder: Path) -> Encoded:
         tokenizer = _load_tokenizer_once(context.vocab, context.identity)
         aligned = AlignmentEncoder(tokenizer) if "alignment" in context.schema.names else None
-        parts, words = [np.empty(0, dtype=np.uint16)], no_words()
+        files, words = [np.empty(0, dtype=np.uint32)], no_words()
         with pa.ipc.new_stream(str(folder / _IDS), context.schema) as stream:
             for batch in iter_chunk(chunk):
                 table = encode_pairs(batch, tokenizer, context.max_tokens, context.text, aligned)
                 stream.write_table(table.select(context.schema.names).cast(context.schema))
-                parts.append(table["part"].to_numpy())
+                files.append(table["file"].to_numpy())
                 words += count_words(table["src_text"], table["tgt_text"])
-        return Encoded(parts=np.bincount(np.concatenate(parts)).tolist(), words=words.tolist())
+        return Encoded(files=np.bincount(np.concatenate(files)).tolist(), words=words.tolist())
 
     return write_chunk(_encoded_chunk(context.root, chunk), Encoded, write)
 
@@ -382,14 +387,14 @@ def encode_pairs(
         aligned: Encodes the alignments of training pairs; None leaves them out.
 
     Returns:
-        The ids, the part, with ``aligned`` the alignment, and the text: ``src_text`` with its tag if every pair is
+        The ids, the file, with ``aligned`` the alignment, and the text: ``src_text`` with its tag if every pair is
         kept, as held-out text is stored.
     """
     sentences, form = text.tagged(table), text.form
     src = _column(tokenizer.src.encode(form.sources(sentences), threads=1))
     texts = table["tgt"].to_pylist()
     tgt = _column(form.encode(texts, tokenizer))
-    encoded = pa.table({"src": src, "tgt": tgt, "part": table["part"], "tgt_text": table["tgt"]})
+    encoded = pa.table({"src": src, "tgt": tgt, "file": table["file"], "tgt_text": table["tgt"]})
     if max_tokens is None:
         return encoded.append_column("src_text", pa.array(sentences, pa.string()))
     encoded = encoded.append_column("src_text", table["src"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 
 #: Flags, width, precision and length of a conversion.
@@ -40,16 +41,20 @@ _TAG = re.compile(r"<(/?)([a-zA-Z][\w:-]*)(?:\s[^<>]*?)?(/?)>", re.ASCII)
 #: Tags of HTML that need not be closed, or whose end may be left out.
 _UNCLOSED = frozenset({"br", "hr", "img", "li", "p"})
 
-#: What may be the mark of a key; an entity (``&amp;``) is none.
-_MARKED = re.compile(r"(?<![_&~])(?:[_~]|&(?!\w{1,30};))(?=\w)")
+#: What may be the mark of a key; an entity (``&amp;``) is none, nor is a usual one without its end.
+_MARK = r"(?:[_~]|&(?!\w{1,30};|(?:amp|lt|gt|quot|apos|nbsp)\b))"
+_MARKED, _ATTACHED = re.compile(rf"(?<![_&~]){_MARK}(?=\w)"), re.compile(rf"(?<=\S){_MARK}|{_MARK}(?=\S)")
 
 #: In words without keys: addresses, variables, contexts (``addon_state^Ready``), names such as ``__init__``.
 _KEYLESS = re.compile(r"[@$^]|//|_.*_", re.DOTALL)
 
+#: A key beside its entry, an entity, or the mark of a key.
+_KEY = re.compile(r"\([_&~]\w\)|&\w{1,30};|[_&~]")
+
 _KANA_OR_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uff66-\uff9f]")
 
-#: A text has one key, or two where two entries are in it.
-_MOST_KEYS = 2
+#: A text has one key, or two where two entries are in it. One with a key inside a word is no longer than a label.
+_MOST_KEYS, _LONGEST_LABEL = 2, 100
 
 
 def placeholders(text: str) -> Counter[str]:
@@ -84,13 +89,37 @@ def _name(match: re.Match[str]) -> str:
     return "%d" if conversion in "iu" else f"%{conversion}"
 
 
-def accelerators(text: str) -> int:
-    """How many keys of menu entries a message marks: ``_File``, ``&Öffnen``, ``E~xit``, ``ファイル(_F)``; at most two.
+def without_marks(text: str) -> str:
+    """The words of a message: without placeholders, tags, entities and keys."""
+    if not any(mark in text for mark in "%{$<_&~"):
+        return text
+    return _KEY.sub("", _PLACEHOLDER_OF_QT.sub(" ", _TAG.sub(" ", text)))
 
-    Within a word a letter is no key where identifiers and names have it: ``South_Georgia``, ``B&W``.
+
+def accelerators(text: str) -> int:
+    """How many keys of menu entries a message surely marks: ``_File``, ``E~xit``, ``أ_ضف``, ``(&F)``; at most two.
+
+    Within a word a letter is no key where identifiers and names have it: ``South_Georgia``, ``B&W``, ``list_view``.
     """
+    text = _plain(text)
     marked = [match.start() for match in _MARKED.finditer(text)]
     return sum(_is_key(text, at) for at in marked) if len(marked) <= _MOST_KEYS else 0
+
+
+def may_have_key(text: str) -> bool:
+    """Whether anything in a message can be the mark of a key: also ``Auto_Include``, which reads like an identifier.
+
+    A text in capitals is a name, whose translation can have such marks: ``ALPHA``, ``ألفا_ك``.
+    """
+    return text.isupper() or _ATTACHED.search(_plain(text)) is not None
+
+
+def _plain(text: str) -> str:
+    """The text without tags and joiners, and with a letter without case in place of each combining mark."""
+    if not any(mark in text for mark in "_&~"):
+        return text
+    kinds = ((letter, unicodedata.category(letter)) for letter in _TAG.sub("", text))
+    return "".join("\u05d0" if kind[0] == "M" else letter for letter, kind in kinds if kind != "Cf")
 
 
 def _is_key(text: str, at: int) -> bool:
@@ -98,8 +127,16 @@ def _is_key(text: str, at: int) -> bool:
     word = text[text.rfind(" ", 0, at) + 1 :].partition(" ")[0]
     if _KEYLESS.search(word) or not after.isalpha() or (at and _KANA_OR_CHINESE.match(after)):
         return False
-    if not before.isalnum() or _KANA_OR_CHINESE.match(before):
+    if not before.isalnum():
         return True
+    if _KANA_OR_CHINESE.match(before) or len(text) > _LONGEST_LABEL or _are_words(text, at, 3, 4):
+        return False
     if text[at] == "_":
-        return after.islower() or before.isupper()
-    return after.islower() or before.islower()
+        return not after.isupper() or (before.isupper() and not _are_words(text, at, 2, 2))
+    return not (after.isupper() and before.isupper())
+
+
+def _are_words(text: str, at: int, first: int, second: int) -> bool:
+    """Whether what a mark divides has at least so many letters on its sides: ``drag&drop``, ``list_view``."""
+    before, after = text[max(at - first, 0) : at], text[at + 1 : at + 1 + second]
+    return len(before) == first and len(after) == second and before.isalnum() and after.isalnum()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import dstransformer
 from data_prep.recipe.options import FilesOptions, HubOptions
@@ -22,7 +23,7 @@ from data_prep.stages.holdout import hold_out
 from data_prep.stages.text import TextFormat
 from data_prep.store.chunks import CHUNKS, Report
 from data_prep.store.folders import list_names
-from data_prep.store.pairs import PairsWriter
+from data_prep.store.pairs import PairsWriter, count_files
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers import Workers
 from dstransformer.data import FORMAT_VERSION, Option, PartInfo, SourceInfo
@@ -122,6 +123,7 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
     pairs: dict[str, int] = {}
     held_out: dict[str, list[tuple[int, int]]] = {"validation": [], "test": []}
     counts = np.zeros(len(parts), dtype=np.int64)
+    first_files = np.cumsum([0, *(max(1, len(part.source.files)) for part in parts)]).tolist()
     for split in ("train", "validation", "test"):
         if not any(split in part.source.splits for part in parts):
             continue
@@ -129,7 +131,7 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
             for number, part in enumerate(parts):
                 if split in part.source.splits:
                     before = writer.rows
-                    _copy(part, split, number, writer, advance)
+                    _copy(part, split, number, first_files[number], writer, advance)
                     if split == "train":
                         counts[number] = writer.rows - before
                     else:
@@ -145,6 +147,7 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
                 held_out[split].append((number, size))
     if (folder / CHUNKS).exists():
         shutil.rmtree(folder / CHUNKS)
+    in_files = count_files(folder / "train.arrow", first_files[-1])
     order = [split for split in ("train", "validation", "test") if split in pairs]
     return ReadReport(
         sources=tuple(part.source.info for part in parts),
@@ -159,16 +162,17 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
                 read=count,
                 pairs=count,
                 held_out=before - count,
+                files=tuple((name, n, n) for name, n in zip(part.source.files, in_files[first:], strict=False)),
             )
-            for part, before, count in zip(parts, whole.tolist(), counts.tolist(), strict=True)
+            for part, before, count, first in zip(parts, whole.tolist(), counts.tolist(), first_files[:-1], strict=True)
         ),
         held_out={split: tuple(found) for split, found in held_out.items() if found},
         aligned=any(part.source.aligned for part in parts),
     )
 
 
-def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Advance) -> None:
-    """Append a split of a part.
+def _copy(part: Part, split: str, number: int, first_file: int, writer: PairsWriter, advance: Advance) -> None:
+    """Append a split of a part, whose files are numbered from ``first_file``.
 
     Raises:
         DataError: The split or one of its sides is empty.
@@ -179,6 +183,7 @@ def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Adv
         columns = dict(zip(table.column_names, table.columns, strict=True))
         columns["part"] = pa.array(np.full(table.num_rows, number, dtype=np.uint16))
         columns.setdefault("low", pa.array(np.zeros(table.num_rows, dtype=np.bool_)))
+        columns["file"] = pc.add(columns.get("file", 0), pa.array([first_file] * table.num_rows, pa.uint32()))
         writer.write(pa.table(columns))
         for side in list(blank):
             if any(map(str.strip, table[side].to_pylist())):

@@ -21,11 +21,12 @@ from dstransformer.io.files import sync
 TEXT = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 
 #: A pair in the work folder: ``part`` is the number of its source, ``low`` whether its score is too low, ``alignment``
-#: the links between its words, null if it has none.
+#: the links between its words, null if it has none, ``file`` the number of its file among those of all sources.
 SCHEMA = (
     TEXT.append(pa.field("part", pa.uint16()))
     .append(pa.field("low", pa.bool_()))
     .append(pa.field("alignment", pa.string()))
+    .append(pa.field("file", pa.uint32()))
 )
 
 # Rows of a batch.
@@ -95,9 +96,11 @@ class PairsWriter:
         self.rows = 0
 
     def write(self, table: pa.Table) -> None:
-        """Append a table of ``SCHEMA``; its column ``alignment`` may be missing."""
+        """Append a table of ``SCHEMA``; its columns ``alignment`` and ``file`` may be missing."""
         if "alignment" not in table.column_names:
             table = table.append_column("alignment", pa.nulls(table.num_rows, pa.string()))
+        if "file" not in table.column_names:
+            table = table.append_column("file", pa.array(np.zeros(table.num_rows, dtype=np.uint32)))
         table = table.select(SCHEMA.names).cast(SCHEMA)
         self._stream.write_table(table, max_chunksize=_BATCH_ROWS)
         self.rows += table.num_rows
@@ -150,6 +153,15 @@ def count_pairs(path: Path) -> int:
     """Count the rows of a file of pairs. It is memory-mapped, and only batch headers are read."""
     with _whole(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
         return sum(batch.num_rows for batch in stream)
+
+
+def count_files(path: Path, files: int) -> list[int]:
+    """Count the pairs of each of ``files`` files. The file is memory-mapped, and one column read."""
+    counts = np.zeros(files, dtype=np.int64)
+    with _whole(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        for batch in stream:
+            counts += np.bincount(batch["file"].to_numpy(), minlength=files)
+    return [int(count) for count in counts]
 
 
 class Kept(Report):

@@ -137,6 +137,7 @@ class PartInfo(_Section):
     ``weight`` is how often they are used in an epoch, ``tag`` the piece that their source sentences begin with,
     ``read`` the number of pairs before cleaning, ``pairs`` after it. ``dropped`` counts those that each rule dropped,
     ``held_out`` those removed before cleaning, for held-out sets or because they share a source sentence with one.
+    ``files`` has, if there are several, the name of each, its pairs before cleaning, and after it.
     """
 
     name: str
@@ -148,11 +149,15 @@ class PartInfo(_Section):
     pairs: NonNegativeInt
     dropped: dict[str, NonNegativeInt] | None = None
     held_out: NonNegativeInt | None = None
+    files: tuple[tuple[str, NonNegativeInt, NonNegativeInt], ...] = ()
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
         if self.dropped is not None and self.read != self.pairs + sum(self.dropped.values()):
             raise ValueError(f"read is {self.read}, but pairs and dropped do not add up to it")
+        read, pairs = sum(n for _, n, _ in self.files), sum(n for _, _, n in self.files)
+        if self.files and (self.read, self.pairs) != (read, pairs):
+            raise ValueError(f"read is {self.read} and pairs {self.pairs}, but those of the files add up to others")
         return self
 
 

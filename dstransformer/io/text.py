@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import select
 import sys
 import time
@@ -20,6 +21,13 @@ from dstransformer.io.products import check_text_output
 
 #: The byte order marks of UTF-16.
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+#: How a catalogue begins, after lines such as comments: .po, XLIFF, TMX, those of Qt and Android; and .mo.
+_CATALOGUE = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:(?:msgid|msgctxt)\s*\"|(?:<[?!][^>]*>\s*)*<(?:xliff|TS|tmx|resources)[\s>])"
+    rb"|\xde\x12\x04\x95|\x95\x04\x12\xde"
+)
+_BEFORE = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:#|<\?|<!|$)")
 
 # Rare in text, common in binary data.
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
@@ -115,13 +123,19 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
 
 
 def _decoded(lines: Iterable[bytes | None], name: str, ends: bool) -> Iterator[str | None]:
-    number = 0
+    number, in_head = 0, True
     try:
         for line in lines:
             if line is None:
                 yield None
                 continue
             number += 1
+            if in_head and _CATALOGUE.match(line):
+                raise DataError(
+                    f"{name} is a catalogue of messages, not text: write its messages one a line, for example with "
+                    "polib; to learn from, `dst-prep build --train` reads .po, .mo and .tmx"
+                )
+            in_head = in_head and _BEFORE.match(line) is not None
             if len(line) > MAX_LINE_BYTES:
                 raise DataError(
                     f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; write one sentence per line"

@@ -64,6 +64,8 @@ COMMANDS = [
     ("average RUN --last 2 --out RUN/checkpoints/step-00000012/bundle --overwrite", ["step-00000012 is a checkpoint"]),
     ("translate FILE TEXT", ["FILE is not a folder: name a run, a checkpoint, or a bundle"]),
     ("translate RUN BAD", ["BAD, line 2"]),
+    ("translate RUN m.po", ["m.po is a catalogue of messages, not text: write its messages one a line"]),
+    ("translate RUN m.mo", ["m.mo is a catalogue of messages, not text"]),
     ("translate RUN NEW", ["cannot read NEW"]),
     ("translate FOLDER TEXT", ["is not a bundle"]),
     ("translate TEXT RUN", ["a folder: are they swapped?"]),
@@ -123,6 +125,7 @@ def paths(plain_run: Path, toy_corpus: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     here = {"NEW": "new", "FILE": "notes.txt", "FOLDER": "folder", "TEXT": "text", "LINE": "line", "BAD": "bad"}
     files = {"text": b"a dog\na cat\n", "line": b"ein Hund\n", "bad": b"fine\n\xff\xfe\n", "notes.txt": b"keep me"}
+    files |= {"m.po": b'msgid ""\nmsgstr "Language: de"\n', "m.mo": bytes.fromhex("de120495") + bytes(24)}
     files |= {"wrong.json": b'{"gradient_clipping": 1.0}', "stage.json": b'{"zero_optimization": {"stage": 7}}'}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -154,6 +155,13 @@ def test_tables_for_users_of_other_toolkits_name_options_and_values_that_exist()
         wrong += [cell] if command not in known[program] else []
     assert len(ours) > 150
     assert wrong == []
+
+
+def test_the_page_on_installing_names_every_extra() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (REPOSITORY / "docs" / "install.md").read_text(encoding="utf-8")
+    named = {word for line in page.splitlines() if line.startswith("| `") for word in re.findall(r"`(\w+)`", line)}
+    assert project["optional-dependencies"].keys() - named - {"train", "all"} == set()
 
 
 def test_version_and_date_of_the_release_agree() -> None:

@@ -178,9 +178,15 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     (gzip.compress(b"dog\n", mtime=0)[:-1] + b"\1", "the gzip data are damaged"),
     (gzip.compress(b"dog\n", mtime=0)[:12], "the gzip data are truncated; copy the file again"),
     (random.Random(1).randbytes(9999).replace(b"\r", b""), "line 1: not text, but binary data"),
+    (b'# by me\n#\nmsgid ""\nmsgstr ""\n', "is a catalogue of messages, not text: write its messages one a line"),
+    (b'\xef\xbb\xbfmsgctxt "menu"\nmsgid "Open"\n', "is a catalogue of messages"),
+    (bytes.fromhex("de120495") + bytes(4) + b"\1\0\0\0\x1c\0\0\0\n", "is a catalogue of messages"),
+    (bytes.fromhex("950412de") + bytes(7) + b"\1", "is a catalogue of messages"),
+    (b'<?xml version="1.0"?>\n<!DOCTYPE TS>\n\n<TS version="2.1">\n', "is a catalogue of messages"),
+    (b'<?xml version="1.0"?><xliff version="1.2">\n', "is a catalogue of messages"),
     (b"dog\rcat\r", "its lines end in CR: convert it with `tr '\\r' '\\n'`"),
 ], ids=["UTF-16", "UTF-16, big", "no mark", "no mark, big", "Latin-1", "gzip", "gzip, damaged", "gzip, short", "binary",
-        "CR"])  # fmt: skip
+        "po", "po, no header", "mo", "mo, big", "Qt", "XLIFF", "CR"])  # fmt: skip
 def test_other_encodings_are_refused_by_name(tmp_path: Path, content: bytes, advice: str) -> None:
     path = tmp_path / "text"
     path.write_bytes(content)
@@ -190,6 +196,12 @@ def test_other_encodings_are_refused_by_name(tmp_path: Path, content: bytes, adv
     with path.open("rb") as file, pytest.raises(DataError) as caught:
         list(iter_arriving(file.fileno(), "standard input"))
     assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ['# a\na msgid\nmsgid ""\n', "use <TS> or <resources>\n", "#1\n\n# 2\nmsgid = 3\n"])
+def test_text_that_only_mentions_catalogues_is_text(tmp_path: Path, content: str) -> None:
+    (tmp_path / "text").write_text(content)
+    assert list(iter_lines(tmp_path / "text")) == content.splitlines()
 
 
 COMPRESS = {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress, "zstd": zstandard.compress}

@@ -49,3 +49,40 @@ def test_a_page_shows_what_cleaning_dropped(tmp_path: Path, capsys: pytest.Captu
     assert "already exists" in refuses(capsys, main(["report", str(tmp_path / "corpus"), "--out", str(page)]))
     wrong = main(["report", str(tmp_path / "corpus"), "--out", str(tmp_path / "page")])
     assert "does not end in .html" in refuses(capsys, wrong)
+
+
+FILES = """
+src_lang: en
+tgt_lang: de
+sources:
+  one: {source: files, train: [a.tsv, b.tsv], valid: [a.tsv, b.tsv, a.tsv]}
+  two: {source: files, train: a.tsv, held_out: false}
+  three: {source: files, src: [c.en, d.en], tgt: [c.de, d.de], held_out: false}
+vocab: {vocab_size: 310}
+encode: {max_tokens: 40}
+"""
+
+
+def test_each_file_is_listed_with_what_it_gave_and_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def lines(letter: str, *sides: str) -> str:
+        return "".join("\t".join(f"{side} {letter} {n}" for side in sides) + "\n" for n in range(30))
+
+    (tmp_path / "a.tsv").write_text(lines("a", "dog", "Hund"))
+    (tmp_path / "b.tsv").write_text(lines("b", "dog", "Hund") + "\tnichts\n" + "dog a 1\tHund a 1\n")
+    for letter in "cd":
+        for side in ("en", "de"):
+            longest = "ha " * 100 if letter == "d" else "short"
+            (tmp_path / f"{letter}.{side}").write_text(f"{lines(letter, side)}{longest}\n")
+    (tmp_path / "recipe.yaml").write_text(FILES)
+    assert build(tmp_path / "recipe.yaml", "--out", tmp_path / "corpus") == 0
+    counts = {"a.tsv": (30, 30), "b.tsv": (32, 30), "c.en, c.de": (31, 31), "d.en, d.de": (31, 30)}
+    shown = capsys.readouterr().out
+    for name, (read, kept) in counts.items():
+        assert re.search(rf"^  {name}: {read} pairs read, {kept} kept, {read - kept} lost$", shown, re.MULTILINE), name
+    assert main(["report", str(tmp_path / "corpus"), "--out", str(tmp_path / "page.html")]) == 0
+    rows = re.findall(
+        r"<tr><td>([^<]*)</td><td class=\"n\">(\d+)</td><td class=\"n\">(\d+)</td>",
+        (tmp_path / "page.html").read_text(),
+    )
+    assert {name: (int(read), int(kept)) for name, read, kept in rows if "." in name} == counts
+    assert main(["verify", str(tmp_path / "corpus")]) == 0

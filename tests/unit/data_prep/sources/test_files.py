@@ -24,7 +24,7 @@ PAIRS = [("a dog", "ein Hund"), ("", "leer"), ("two\u2028lines", "ein Männchen 
 def read(**given: Any) -> list[tuple[str, str]]:
     source = open_files(FilesOptions(**{"src_lang": "en", "tgt_lang": "de", "valid_size": 2} | given))
     tables = list(source.splits["train"]())
-    return [pair for table in tables for pair in zip(*(c.to_pylist() for c in table.columns), strict=True)]
+    return [pair for table in tables for pair in zip(table["src"].to_pylist(), table["tgt"].to_pylist(), strict=True)]
 
 
 def write(path: Path, content: str | bytes) -> Path:

@@ -71,6 +71,32 @@ def test_one_plural_form_translates_the_plural(tmp_path: Path) -> None:
     assert pairs(path, "en", "ja") == [("%d files", "%d 個のファイル")]
 
 
+ARABIC = "n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 && n%100<=99 ? 4 : 5"
+
+
+@pytest.mark.parametrize(("language", "header", "forms", "singular", "plural"), [
+    ("ar", f"nplurals=6; plural={ARABIC};", 6, 1, 3), ("ar", "", 6, 1, 3),
+    ("ar", "nplurals=INTEGER; plural=EXPRESSION;", 6, 1, 3), ("ar", "nplurals=2; plural=n/0;", 6, 1, 3),
+    ("sl", "nplurals=4; plural=n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100==4 ? 3 : 0;", 4, 1, 0),
+    ("sl", "", 4, 0, 3), ("lv", "nplurals=3; plural=n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2", 3, 0, 1),
+    ("ru", "nplurals=4; plural=n==1 ? 3 : n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 ? 1 : 2;", 4, 3, 2),
+    ("ga", "", 5, 0, 2), ("fr", "", 2, 0, 1), ("pt_BR", "", 2, 0, 1), ("tlh", "", 2, 0, 1),
+    ("ru", "nplurals=1; plural=__import__('os').abort()", 3, 0, 2), ("ja", "nplurals=1; plural=0;", 1, None, 0),
+])  # fmt: skip
+def test_one_thing_and_several_have_the_forms_that_the_formula_says(
+    language: str, header: str, forms: int, singular: int | None, plural: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.po"
+    lines = "".join(f'msgstr[{form}] "form {form}"\n' for form in range(forms))
+    stated = f"Plural-Forms: {header}\\n" if header else ""
+    path.write_text(
+        f'msgid ""\nmsgstr "Language: {language}\\n{stated}"\n\nmsgid "1 Item"\nmsgid_plural "Items"\n{lines}',
+        encoding="utf-8",
+    )
+    found = dict(pairs(path, "en", language))
+    assert found == {"Items": f"form {plural}"} | ({} if singular is None else {"1 Item": f"form {singular}"})
+
+
 def test_a_catalogue_without_a_language_tells_it_by_its_place(tmp_path: Path) -> None:
     text = CATALOGUE.replace('"Language: de_DE\\n"\n', "")
     (tmp_path / "c.po").write_text(CATALOGUE.replace("de_DE", "de.UTF-8\\nX-Source-Language: C"), encoding="utf-8")

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from data_prep.stages.marks import accelerators, placeholders
+from data_prep.stages.marks import accelerators, may_have_key, placeholders, without_marks
 
 
 @pytest.mark.parametrize(("text", "found"), [
@@ -38,9 +38,20 @@ def test_placeholders_and_tags_are_found(text: str, found: list[str]) -> None:
     ("~30 Leute", 0), ("this & that", 0),
     ("first_last@x.org", 0), ("https://x.org/a?b&c", 0), ("__init__", 0), ("_emphasis_", 0),
     ("main_a=1 b_c=2 d_e=3", 0),
+    ("أ_ضف", 1), ("أغل_ق", 1), ("ا&حفظ", 1), ("ש_מירה", 1), ("เพิ่_ม", 1), ("แ_ก้ไข", 1), ("स_ेवा", 1),
+    ("फ_\u200dाइल", 1), ("_\u0301e", 1), ("Вы&ход", 1), ("Έ_ξοδος", 1), ("คัดลอก&วางไว้", 0), ("list_view", 0),
+    ("Drag&Drop", 0), ("KP_Begin", 0), ("PD_F", 1), ("<a target='_top'>", 0), ("a &quot b", 0), ("グリッド_線", 0),
+    ("Unknown e_x " + 90 * "a", 0),
 ])  # fmt: skip
 def test_the_mark_of_a_key_is_found(text: str, found: int) -> None:
     assert accelerators(text) == found
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("適用(_A)", "適用"), ("%d <b>files</b> &amp; _more of {name}", "   files   more of  "), ("Ein Text.", "Ein Text."),
+])  # fmt: skip
+def test_the_words_of_a_message_are_without_marks(text: str, words: str) -> None:
+    assert without_marks(text) == words
 
 
 @pytest.mark.parametrize("unit", ["%", "%0", "%1$0", "0", "<", "<a ", "_a", "&a", "{", "{a:", "$", "$a.", "~", "%.0"])
@@ -48,3 +59,5 @@ def test_a_line_of_a_megabyte_is_read_at_once(unit: str) -> None:
     for text in (unit * (2**20 // len(unit)), "%" + unit * 2**16):
         placeholders(text)
         accelerators(text)
+        may_have_key(text)
+        without_marks(text)

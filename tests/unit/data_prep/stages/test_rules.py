@@ -14,6 +14,17 @@ GERMAN = "Ein Hund läuft über die Straße und bellt eine Katze an."
 ENGLISH = "A dog runs across the street and barks at a cat."
 
 
+#: Messages, translations, and the rule that drops them: a key in a word of any script is one, an identifier has none.
+KEYS = [
+    ("_Add", "أ_ضف", None), ("_Close", "أغل_ق", None), ("_Save", "ש_מירה", None), ("&Save", "ا&حفظ", None),
+    ("_Save", "\u200f_שמירה", None), ("_Edit", "แ_ก้ไข", None), ("_Service", "स_ेवा", None), ("E&xit", "Вы&ход", None),
+    ("Auto_Include", "自動挿入(_I)", None), ("South_Georgia", "Südgeorgien", None), ("list_view", "Liste", None),
+    ("ALPHA", "ألفا_ك", None), ("V&ST", "VST(&S)", None), ("Steps_:", "ال_خطوات:", None), ("R&D", "研究", None),
+    ("_Add", "أضف", "accelerators"), ("Add", "أ_ضف", "accelerators"), ("Op_en", "Öffnen", "accelerators"),
+    ("Stop", "停止(&T)", "accelerators"), ("_Save & quit", "Sichern & beenden", "accelerators"),
+]  # fmt: skip
+
+
 def dropped_by(pair: tuple[str, str], languages: tuple[str, str] = ("en", "de"), **options: object) -> str | None:
     """The first rule that drops a pair."""
     given = CleanOptions.model_validate(options)
@@ -40,7 +51,10 @@ def dropped_by(pair: tuple[str, str], languages: tuple[str, str] = ("en", "de"),
         (("%s in <b>%s</b>", "%s: %s"), {"drop_placeholders": True}, "placeholders"),
         (("_File", "Datei"), {"drop_accelerators": True}, "accelerators"),
         (("_File", "&Datei"), {"drop_accelerators": True}, None),
+        *[((message, translation), {"drop_accelerators": True}, rule) for message, translation, rule in KEYS],
         ((ENGLISH, GERMAN), {"min_language": 0.5}, None),
+        (("_Apply", "<b>%s</b> Appliquer(_A)"), {"min_language": 0.5}, None),
+        ((f"{ENGLISH} %s", f"<b>_%(name)s</b> {GERMAN}"), {"min_language": 0.5}, None),
         ((ENGLISH, ENGLISH), {"min_language": 0.5}, "language"),
         ((GERMAN, GERMAN), {"min_language": 0.5}, "language"),
     ],
