@@ -69,7 +69,7 @@ def test_the_record_says_what_a_text_was_made_from(tmp_path: Path, text: Path) -
         {"name": "text.de", "sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     ]
     assert record["options"] == {
-        "lang": "de", "in": "text.de", "normalise": "nfkc", "max_words": 250, "punctuation": "keep",
+        "lang": "de", "in": "text.de", "normalise": "nfc", "max_words": 250, "punctuation": "keep",
         "min_script": 0.0, "min_language": 0.0, "dedup": True,
     }  # fmt: skip
     assert record["versions"]["dstransformer"] == __version__
