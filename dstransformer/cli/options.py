@@ -218,11 +218,7 @@ def add_engine(parser: CommandParser) -> None:
 
 
 def uses_ct2(options: argparse.Namespace) -> bool:
-    """Whether the engine of :func:`add_engine` is CTranslate2.
-
-    Raises:
-        UserError: It is not, but BUNDLE is an export for it, or an option is.
-    """
+    """Whether the engine of :func:`add_engine` is CTranslate2; refuses an export, and an option, without it."""
     from dstransformer.io.products import is_ct2_export
 
     if options.engine == "ct2":

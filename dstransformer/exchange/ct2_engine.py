@@ -100,8 +100,7 @@ class Export(NamedTuple):
     model: ModelConfig
     decoding: DecodingConfig
     positions: int
-    weights_sha256: str
-    quantization: str
+    identity: tuple[str, ...]
     is_joint: bool
     src_lang: str | None
     tgt_lang: str | None
@@ -109,11 +108,7 @@ class Export(NamedTuple):
 
 
 def open_exported(folder: Path) -> Bundle | Export:
-    """Open an export, without its weights, or a bundle.
-
-    Raises:
-        DataError: The folder is neither, or damaged; or the record of the export is of a newer format.
-    """
+    """Open an export, without its weights, or a bundle; errors as of :func:`open_ct2`."""
     return _read_export(folder) if is_ct2_export(folder) else open_bundle(folder)
 
 
@@ -173,7 +168,7 @@ def _open_export(
     tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
     tags = build_tags(export.directions, export.src_lang, export.tgt_lang, to)
     loaded = _load(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
-    identity: tuple[str, ...] = (export.weights_sha256, export.quantization)
+    identity = export.identity
     shortlisted = shortlist and (folder / VOCABULARY_MAP).is_file()
     if shortlisted:
         identity = (*identity, file_sha256(folder / VOCABULARY_MAP))
@@ -402,8 +397,7 @@ def _read_export(folder: Path) -> Export:
             model=config.model,
             decoding=config.decoding,
             positions=int(record["positions"]),
-            weights_sha256=str(record["weights_sha256"]),
-            quantization=str(record["quantization"]),
+            identity=(str(record["weights_sha256"]), str(record["quantization"])),
             is_joint=record["joint_vocabulary"],
             src_lang=record.get("src_lang"),
             tgt_lang=record.get("tgt_lang"),

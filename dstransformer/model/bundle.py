@@ -242,8 +242,8 @@ def open_bundle(path: str | Path) -> Bundle:
         raise DataError(f"{given} is a corpus, not a bundle: name a bundle that was trained on it, such as RUN/bundle")
     if missing and is_run(folder):
         raise DataError(
-            f"{given} is a run that has not saved a checkpoint yet: wait for the first (checkpoint.every_updates and "
-            "every_minutes say when); if it was stopped, give its `dst train` command again"
+            f"{given} is a run without a checkpoint yet: wait for the first (checkpoint.every_updates); if the run was "
+            "stopped, give its `dst train` command again"
         )
     if missing:
         raise DataError(
@@ -268,10 +268,7 @@ def open_bundle(path: str | Path) -> Bundle:
 
 
 def _bundle_in(folder: Path) -> Path:
-    """The bundle of a run or a checkpoint; of a run without a final one that of its newest checkpoint, with a warning.
-
-    Any other folder is returned as it is.
-    """
+    """The bundle in a folder, if there is one; in a run without a final one that of the newest checkpoint."""
     if (folder / "bundle").is_dir():
         return folder / "bundle"
     checkpoints = complete_checkpoints(folder / "checkpoints")

@@ -46,7 +46,7 @@ Steps = tuple[int, ...]
 #: The candidates and their names in messages. On a tie, the earlier one wins.
 CANDIDATE_NAMES = {"average": "the average", "last": "the last checkpoint", "best": "the best checkpoint"}
 
-#: The bundle that the training started from. Its score is shown beside the candidates' and is never chosen.
+#: The bundle that training started from: its score stands beside the candidates', and it is never chosen.
 START = "start"
 
 
@@ -244,9 +244,7 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
         scores = comparison.score(candidates)
         if scores is None:
             return None
-        start = trainer.checkpoints.start_score
-        comparable = start is not None and (start.name, start.signature) == comparison.how
-        choice = _choose(config, candidates, scores, comparison.metric, start if comparable else None)
+        choice = _choose(trainer, candidates, scores, comparison)
         _warn_of_a_better_one(choice, world)
         provenance = {"final": asdict(choice)}
 
@@ -334,29 +332,25 @@ class _Comparison:
         return True
 
 
-def _choose(
-    config: Config, candidates: Candidates, scores: dict[str, float], metric: str, start: Score | None
-) -> Choice:
+def _choose(trainer: Trainer, candidates: Candidates, scores: dict[str, float], comparison: _Comparison) -> Choice:
+    config, metric, start = trainer.config, comparison.metric, trainer.checkpoints.start_score
     ranks = {name: Score(metric, value).rank for name, value in scores.items()}
     chosen, reason = choose(config.checkpoint.final, candidates, ranks, config.schedule.warmup_steps)
-    shown = scores if start is None else {**scores, START: start.value}
-    return Choice(chosen, reason, metric, shown, {name: list(candidates.steps(name)) for name in scores})
+    steps = {name: list(candidates.steps(name)) for name in scores}
+    if start is not None and (start.name, start.signature) == comparison.how:
+        scores = {**scores, START: start.value}
+    return Choice(chosen, reason, metric, scores, steps)
 
 
 def _warn_of_a_better_one(choice: Choice, world: World) -> None:
     ranks = {name: Score(choice.metric, value).rank for name, value in choice.scores.items()}
-    start = ranks.pop(START, -math.inf)
-    best = max(ranks, key=lambda name: ranks[name])
-    if ranks[best] > ranks[choice.chosen] and world.is_rank0:
-        logger.warning(
-            "%s is worse than %s; checkpoint.final=best_on_validation would choose that one",
-            choice.describe(choice.chosen), choice.describe(best),
-        )  # fmt: skip
-    if start > ranks[choice.chosen] and world.is_rank0:
-        logger.warning(
-            "%s is worse than %s; a lower schedule.peak or fewer updates change the model less",
-            choice.describe(choice.chosen), choice.describe(START),
-        )  # fmt: skip
+    best = max((name for name in ranks if name != START), key=lambda name: ranks[name])
+    advice = {best: "checkpoint.final=best_on_validation would choose that one"}
+    advice[START] = "a lower schedule.peak or fewer updates change the model less"
+    for better, what_to_do in advice.items():
+        if ranks.get(better, -math.inf) > ranks[choice.chosen] and world.is_rank0:
+            chosen = choice.describe(choice.chosen)
+            logger.warning("%s is worse than %s; %s", chosen, choice.describe(better), what_to_do)
 
 
 def _flush(tracker: Tracker, run: Path, world: World) -> bool:

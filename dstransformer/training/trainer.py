@@ -171,15 +171,12 @@ class Trainer:
         self.metrics.pause()
 
     def _score_start(self) -> None:
-        """Score the bundle that training starts from, also as the final evaluation does, which compares with it.
-
-        Early stopping does not count it: there a best score is that of weights that this run can save.
-        """
+        """Score the bundle that training starts from. Early stopping counts only weights that the run can save."""
         self.tracker.emit(Message("update 0  scoring the bundle that training starts from"))
         start = self._evaluate()
         self.tracker.emit(EvaluationDone("valid", 0, start))
         split, sentences = self.corpus.split("validation"), self.config.validation.final_sentences
-        if self.validator.score_name(split, sentences) != start.main.name:
+        if self.validator.score_name(split, sentences) != start.main.name:  # which the final evaluation compares
             start = self.validator.evaluate(split, sentences)
         self.checkpoints.record_start(start.main)
         self.metrics.pause()

@@ -8,14 +8,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import (
-    CommandResult,
-    add_decoding,
-    add_engine,
-    load_ct2,
-    load_decoder,
-    uses_ct2,
-)
+from dstransformer.cli.options import CommandResult, add_decoding, add_engine, load_ct2, load_decoder, uses_ct2
 from dstransformer.errors import UserError
 from dstransformer.io.command import Commands, exit_on_sigterm
 
@@ -29,11 +22,7 @@ def add_parser(commands: Commands) -> None:
         "serve",
         help="translate over HTTP, with a page to type into",
         epilog="POST /translate, /docs, /healthz and /metrics are described in the guide on serving.",
-        examples=(
-            "dst serve runs/en-de --port 8000",
-            "dst serve runs/en-de --port 5000 --api libretranslate",
-            "dst serve out/ct2 --engine ct2",
-        ),
+        examples=("dst serve runs/en-de --port 5000 --api libretranslate", "dst serve out/ct2 --engine ct2"),
     )
     add_decoding(parser, output=None)
     add_engine(parser)

@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,11 +15,9 @@ from dstransformer.data.directions import Tags
 from dstransformer.decoding import Output, TorchEngine, Translator
 from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.errors import DataError
+from dstransformer.exchange.ct2_engine import Export
 from dstransformer.extras.serving.model import Batch, Candidate, Candidates, ModelInfo, Query
 from dstransformer.model import Bundle, attention_weights
-
-if TYPE_CHECKING:
-    from dstransformer.exchange.ct2_engine import Export
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ class LoadedModel:
             src_lang=bundle.src_lang,
             tgt_lang=bundle.tgt_lang,
             directions=bundle.directions,
-            weights_sha256=bundle.weights_sha256,
+            weights_sha256=translator.identity[0],
             is_guided=translator.is_guided,
         )
 

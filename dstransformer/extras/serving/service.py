@@ -190,11 +190,7 @@ class Service:
 
     def _check_aligns(self) -> None:
         if not self._model.info.aligns:
-            raise RefusedError(
-                422,
-                "CTranslate2 gives no attention, alignments or places of tags: send plain text, or serve the bundle "
-                "with --engine torch",
-            )
+            raise RefusedError(422, "CTranslate2 gives no attention, alignments or places of tags: use --engine torch")
 
     def _with_tags(self, texts: Sequence[str], to: str | None) -> list[str]:
         """The texts, each with the tag of its direction if the model has several; errors as of :meth:`_split_tags`."""

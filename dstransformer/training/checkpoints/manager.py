@@ -84,8 +84,8 @@ class CheckpointManager:
 
     def record_start(self, score: Score) -> None:
         """Store in the provenance of all bundles the validation score of the bundle that training started from."""
-        found = {"metric": score.name, "score": score.value, "signature": score.signature}
-        self._provenance = {**self._provenance, "parent": {**self._provenance["parent"], **found}}
+        scored = {"metric": score.name, "score": score.value, "signature": score.signature}
+        self._provenance = {**self._provenance, "parent": {**self._provenance["parent"], **scored}}
 
     @property
     def start_score(self) -> Score | None:

@@ -81,7 +81,7 @@ def test_a_run_without_a_final_bundle_opens_as_its_newest_checkpoint(
     run = tmp_path / "run"
     run.mkdir()
     (run / ".lock").touch()
-    with pytest.raises(DataError, match="is a run that has not saved a checkpoint yet: wait for the first"):
+    with pytest.raises(DataError, match="is a run without a checkpoint yet: wait for the first"):
         open_bundle(run)
     for name in ("step-00000900", ".partial-step-00002000", "step-00001000", "step-2000"):
         (run / "checkpoints" / name).mkdir(parents=True)
