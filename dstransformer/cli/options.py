@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dstransformer.decoding.commands import Decoder
     from dstransformer.decoding.formats import Request
     from dstransformer.distributed.launcher import Processes
+    from dstransformer.exchange.ct2_engine import Export
     from dstransformer.model import Bundle
 
 _OVERRIDE = re.compile(r"[\w.]+=")
@@ -203,6 +204,32 @@ def add_decoding(parser: CommandParser, *, output: str | None = "--output", requ
     add_device(parser)
 
 
+def add_engine(parser: CommandParser) -> None:
+    """Add the options of commands whose engine may be CTranslate2."""
+    parser.add_argument(
+        "--engine",
+        choices=("torch", "ct2"),
+        default="torch",
+        help="ct2: CTranslate2; BUNDLE may then be what dst export ct2 wrote (torch)",
+    )
+    parser.add_argument(
+        "--no-shortlist", action="store_true", help="with --engine ct2: all pieces, also if the export has a shortlist"
+    )
+
+
+def uses_ct2(options: argparse.Namespace) -> bool:
+    """Whether the engine of :func:`add_engine` is CTranslate2; refuses an export, and an option, without it."""
+    from dstransformer.io.products import is_ct2_export
+
+    if options.engine == "ct2":
+        return True
+    if is_ct2_export(options.bundle):
+        raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
+    if options.no_shortlist:
+        raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
+    return False
+
+
 def add_target(parser: CommandParser) -> None:
     """Add the option of commands that translate with models of several directions."""
     parser.add_argument(
@@ -342,7 +369,9 @@ def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Trans
     return load_decoder(options, bundle, Translator)
 
 
-def load_decoder(options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder]) -> Decoder:
+def load_decoder(
+    options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder], *, keep_nan: bool = False
+) -> Decoder:
     """Load what decodes with a bundle, with the options of :func:`add_decoding`."""
     from dstransformer.decoding import commands
 
@@ -352,8 +381,23 @@ def load_decoder(options: argparse.Namespace, bundle: Path | Bundle, kind: type[
         others=vars(options).get("ensemble", ()),
         device=options.device,
         precision=options.precision,
-        keep_nan=False,
+        keep_nan=keep_nan,
         to=vars(options).get("to"),
+        **search_settings(options),
+    )
+
+
+def load_ct2(options: argparse.Namespace, source: Path | Bundle | Export) -> Translator:
+    """Load a translator that searches with CTranslate2; see :func:`dstransformer.exchange.ct2_engine.open_ct2`."""
+    from dstransformer.exchange.ct2_engine import open_ct2
+
+    return open_ct2(
+        source,
+        device=options.device,
+        precision=options.precision,
+        threads=own_threads(),
+        to=vars(options).get("to"),
+        shortlist=not options.no_shortlist,
         **search_settings(options),
     )
 

@@ -11,14 +11,15 @@ from dstransformer.cli.options import (
     ADDITIONS,
     CommandResult,
     add_decoding,
+    add_engine,
     add_lines,
     add_target,
     decode_lines,
     file,
     folder,
+    load_ct2,
     load_decoder,
-    own_threads,
-    search_settings,
+    uses_ct2,
     utf8,
 )
 from dstransformer.errors import DataError, UserError
@@ -87,15 +88,7 @@ def add_parser(commands: Commands) -> None:
         help="lines are texts of several sentences: divide them, translate these, and keep spaces and line ends",
     )
     parser.add_argument("--interactive", action="store_true", help="prompt for sentences, and show scores")
-    parser.add_argument(
-        "--engine",
-        choices=("torch", "ct2"),
-        default="torch",
-        help="ct2: CTranslate2; BUNDLE may then be what dst export ct2 wrote (torch)",
-    )
-    parser.add_argument(
-        "--no-shortlist", action="store_true", help="with --engine ct2: all pieces, also if the export has a shortlist"
-    )
+    add_engine(parser)
     parser.set_defaults(handler=run)
 
 
@@ -125,16 +118,8 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         UserError: The engine does not support a given option.
     """
     kind: type[Translator] = _ADDED.choose_translator(options)
-    if options.engine == "torch":
-        from dstransformer.io.products import is_ct2_export
-
-        if is_ct2_export(options.bundle):
-            raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
-        if options.no_shortlist:
-            raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
+    if not uses_ct2(options):
         return load_decoder(options, options.bundle, kind)
-    from dstransformer.exchange.ct2_engine import open_ct2
-
     lacking = {
         "--prune": options.prune,
         "--ensemble": options.ensemble,
@@ -144,16 +129,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     for option, given in lacking.items():
         if given:
             raise UserError(f"{option} is not available with --engine ct2: leave it out, or use --engine torch")
-    settings = search_settings(options)
-    return open_ct2(
-        options.bundle,
-        device=options.device,
-        precision=options.precision,
-        threads=own_threads(),
-        to=options.to,
-        shortlist=not options.no_shortlist,
-        **settings,
-    )
+    return load_ct2(options, options.bundle)
 
 
 def _read_request(options: argparse.Namespace) -> Request:

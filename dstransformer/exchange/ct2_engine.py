@@ -1,4 +1,4 @@
-"""The search engine that runs on CTranslate2: ``dst translate --engine ct2``."""
+"""The search engine that runs on CTranslate2: ``--engine ct2``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from dstransformer.config import Config, DecodingConfig, complete_config
+from dstransformer.config import DecodingConfig, ModelConfig, complete_config
 from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.directions import build_tags
 from dstransformer.data.plan import plan_batches
@@ -40,7 +40,7 @@ from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export
 from dstransformer.io.progress import Advance
-from dstransformer.model import open_bundle
+from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.bundle import read_directions
 
 Item = TypeVar("Item")
@@ -93,10 +93,12 @@ class _Candidate(NamedTuple):
     log_probability: float
 
 
-class _Export(NamedTuple):
-    """What an export says of its model; ``positions`` limit the tokens of a sentence with its end."""
+class Export(NamedTuple):
+    """What an export says of its model, as a bundle does; ``positions`` limit the tokens of a sentence with its end."""
 
-    config: Config
+    path: Path
+    model: ModelConfig
+    decoding: DecodingConfig
     positions: int
     identity: tuple[str, ...]
     is_joint: bool
@@ -105,8 +107,13 @@ class _Export(NamedTuple):
     directions: tuple[Direction, ...]
 
 
+def open_exported(folder: Path) -> Bundle | Export:
+    """Open an export, without its weights, or a bundle; errors as of :func:`open_ct2`."""
+    return _read_export(folder) if is_ct2_export(folder) else open_bundle(folder)
+
+
 def open_ct2(
-    source: str | Path,
+    source: str | Path | Bundle | Export,
     *,
     device: str | None = None,
     precision: str | None = None,
@@ -118,7 +125,7 @@ def open_ct2(
     """Translate with CTranslate2: open an export, or a bundle, which is converted in a temporary folder.
 
     Args:
-        source: The folder.
+        source: The folder, or what :func:`open_exported` opened.
         device: ``cpu``, ``cuda`` or ``cuda:N``; None is the CPU, on which freed memory stays with the process.
         precision: ``fp32``, ``bf16`` or ``fp16``; None is the type that the weights are stored in.
         threads: CPU threads; None takes one for each core.
@@ -133,19 +140,18 @@ def open_ct2(
         ConfigError: A setting is out of bounds, or the device cannot be used or not in that precision.
     """
     require_ctranslate2()
-    folder = Path(source)
-    if is_ct2_export(folder):
-        return _open_export(folder, device, precision, threads, to, settings, shortlist=shortlist)
-    bundle = open_bundle(folder)
+    bundle = source if isinstance(source, Bundle | Export) else open_exported(Path(source))
+    if isinstance(bundle, Export):
+        return _open_export(bundle, device, precision, threads, to, settings, shortlist=shortlist)
     check_translates(bundle)
     bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
     with tempfile.TemporaryDirectory(prefix="dst-ct2-") as temporary:
         write_ct2(bundle, bundle.load_weights(), Path(temporary) / "model", "float32")
-        return _open_export(Path(temporary) / "model", device, precision, threads, to, settings)
+        return _open_export(_read_export(Path(temporary) / "model"), device, precision, threads, to, settings)
 
 
 def _open_export(
-    folder: Path,
+    export: Export,
     device: str | None,
     precision: str | None,
     threads: int | None,
@@ -154,10 +160,10 @@ def _open_export(
     *,
     shortlist: bool = False,
 ) -> Translator:
-    export = _read_record(folder / RECORD)
+    folder = export.path
     if given.get("pruning_threshold"):
         raise ConfigError("--prune is not available with CTranslate2: leave it out")
-    settings = override_settings(export.config.decoding, {**given, "pruning_threshold": 0.0})
+    settings = override_settings(export.decoding, {**given, "pruning_threshold": 0.0})
     src = None if export.is_joint else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
     tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
     tags = build_tags(export.directions, export.src_lang, export.tgt_lang, to)
@@ -166,7 +172,7 @@ def _open_export(
     shortlisted = shortlist and (folder / VOCABULARY_MAP).is_file()
     if shortlisted:
         identity = (*identity, file_sha256(folder / VOCABULARY_MAP))
-    unused = unused_rows(export.config.model, tokenizer.vocab_size)
+    unused = unused_rows(export.model, tokenizer.vocab_size)
     engine = CT2Engine(loaded, tokenizer, export.positions, unused, identity, shortlist=shortlisted)
     translator = Translator(engine, tokenizer, settings)
     translator.tags = tags
@@ -381,10 +387,15 @@ def _exceeds(sentence: _Sentence, candidates: Sequence[_Candidate]) -> bool:
     return any(len(hypothesis.names) + 1 > sentence.limit for hypothesis in candidates)
 
 
-def _read_record(path: Path) -> _Export:
-    def build(record: dict[str, Any]) -> _Export:
-        return _Export(
-            config=complete_config({name: record[name] for name in ("model", "decoding")}, str(path)),
+def _read_export(folder: Path) -> Export:
+    path = folder / RECORD
+
+    def build(record: dict[str, Any]) -> Export:
+        config = complete_config({name: record[name] for name in ("model", "decoding")}, str(path))
+        return Export(
+            path=folder,
+            model=config.model,
+            decoding=config.decoding,
             positions=int(record["positions"]),
             identity=(str(record["weights_sha256"]), str(record["quantization"])),
             is_joint=record["joint_vocabulary"],

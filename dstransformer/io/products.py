@@ -6,6 +6,7 @@ Each is recognised by its files, so that no command writes into one, or replaces
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -84,6 +85,11 @@ def product_of(folder: Path) -> str | None:
         return "export"
     trains = _has_any(folder, ("metrics.jsonl",)) or (folder / "checkpoints").is_dir()
     return "run" if trains and _has_all(folder, ("config.yaml",)) else None
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints in the folder ``checkpoints`` of a run, oldest first, damaged ones included."""
+    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
 
 
 def enclosing_product(path: Path) -> tuple[str, Path] | None:

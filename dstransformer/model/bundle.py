@@ -7,6 +7,7 @@ records how it was trained, with the complete configuration; using the model doe
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import stat
@@ -30,10 +31,12 @@ from dstransformer.data.tokenizer import TOKENIZER_NAME as TOKENIZER
 from dstransformer.errors import ConfigError, DataError, UnreadableError, check_format_version, shown
 from dstransformer.io.files import file_sha256, read_error
 from dstransformer.io.json_text import read_record
-from dstransformer.io.products import product_of
+from dstransformer.io.products import complete_checkpoints, is_run, product_of
 from dstransformer.model.cost import meta_device
 from dstransformer.model.ops import Backend
 from dstransformer.model.transformer import Transformer
+
+logger = logging.getLogger(__name__)
 
 WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.yaml", "provenance.json"
 
@@ -211,7 +214,7 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
 
 
 def open_bundle(path: str | Path) -> Bundle:
-    """Open a bundle, or the bundle in the folder of a checkpoint or a run.
+    """Open a bundle, or the bundle in the folder of a checkpoint or a run: the final one, else the newest.
 
     Raises:
         DataError: The folder is not a bundle, is incomplete or damaged, or cannot be read (``UnreadableError`` if
@@ -220,11 +223,11 @@ def open_bundle(path: str | Path) -> Bundle:
     """
     given = Path(path)
     try:
-        folder = given / "bundle" if (given / "bundle").is_dir() else given
+        folder = _bundle_in(given)
         if not folder.is_dir():
-            what = "is not a folder" if given.exists() else "does not exist"
+            what = "is not a folder" if folder.exists() else "does not exist"
             wanted = f"name a run, a checkpoint, or a bundle ({WEIGHTS}, {CONFIG} and {TOKENIZER})"
-            raise DataError(f"{given} {what}: {wanted}")
+            raise DataError(f"{folder} {what}: {wanted}")
         present = {path.name for path in folder.iterdir() if path.is_file()}
     except OSError as error:
         raise read_error(given, error) from None
@@ -237,9 +240,10 @@ def open_bundle(path: str | Path) -> Bundle:
         raise DataError(f"{given} lacks {', '.join(missing)}: restore it, or copy the bundle again")
     if missing and {"manifest.json", TOKENIZER} <= present:
         raise DataError(f"{given} is a corpus, not a bundle: name a bundle that was trained on it, such as RUN/bundle")
-    if missing and (folder / "checkpoints").is_dir():
+    if missing and is_run(folder):
         raise DataError(
-            f"{given} is a run without a final bundle yet: name one of its checkpoints (`dst checkpoints {given}`)"
+            f"{given} is a run without a checkpoint yet: wait for the first (checkpoint.every_updates); if the run was "
+            "stopped, give its `dst train` command again"
         )
     if missing:
         raise DataError(
@@ -261,6 +265,17 @@ def open_bundle(path: str | Path) -> Bundle:
     src_lang, tgt_lang = (code if isinstance(code, str) else None for code in languages)
     tokenizer = _open_tokenizer(folder, provenance, config.model, joint=joint)
     return Bundle(folder, config.model, config.decoding, tokenizer, src_lang, tgt_lang, form, directions, provenance)
+
+
+def _bundle_in(folder: Path) -> Path:
+    """The bundle in a folder, if there is one; in a run without a final one that of the newest checkpoint."""
+    if (folder / "bundle").is_dir():
+        return folder / "bundle"
+    checkpoints = complete_checkpoints(folder / "checkpoints")
+    if not checkpoints:
+        return folder
+    logger.warning("%s has no final bundle yet: this is its newest checkpoint, %s", folder, checkpoints[-1].name)
+    return checkpoints[-1] / "bundle"
 
 
 def _open_tokenizer(folder: Path, provenance: Mapping[str, Any], model: ModelConfig, *, joint: bool) -> Tokenizer:

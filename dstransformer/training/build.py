@@ -59,4 +59,5 @@ def build_trainer(
         cost=cost,
         tracker=tracker,
         session=session,
+        is_pretrained=setup.pretrained is not None,
     )

@@ -7,6 +7,7 @@ and be far worse than the last checkpoint, so all candidates are scored.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,6 +46,9 @@ Steps = tuple[int, ...]
 #: The candidates and their names in messages. On a tie, the earlier one wins.
 CANDIDATE_NAMES = {"average": "the average", "last": "the last checkpoint", "best": "the best checkpoint"}
 
+#: The bundle that training started from: its score stands beside the candidates', and it is never chosen.
+START = "start"
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -54,7 +58,7 @@ class Choice:
         chosen: ``average``, ``last`` or ``best``.
         reason: The reason, for messages.
         metric: The validation score that compares them: ``bleu``, ``bleu_first_500``, ``chrf``, ``loss``, ``f1``.
-        scores: The score of each candidate, by name.
+        scores: The score of each candidate, by name; and that of the ``start``, if it is known.
         steps: The steps of the checkpoints that each candidate averages, by name.
     """
 
@@ -66,6 +70,8 @@ class Choice:
 
     def name(self, candidate: str) -> str:
         """A candidate as text: ``the average of steps 4, 8, 12``."""
+        if candidate == START:
+            return "where it began"
         steps = self.steps[candidate]
         if len(steps) > 1:
             return f"{CANDIDATE_NAMES[candidate]} of steps {', '.join(map(str, steps))}"
@@ -238,7 +244,7 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
         scores = comparison.score(candidates)
         if scores is None:
             return None
-        choice = _choose(config, candidates, scores, comparison.metric)
+        choice = _choose(trainer, candidates, scores, comparison)
         _warn_of_a_better_one(choice, world)
         provenance = {"final": asdict(choice)}
 
@@ -326,20 +332,25 @@ class _Comparison:
         return True
 
 
-def _choose(config: Config, candidates: Candidates, scores: dict[str, float], metric: str) -> Choice:
+def _choose(trainer: Trainer, candidates: Candidates, scores: dict[str, float], comparison: _Comparison) -> Choice:
+    config, metric, start = trainer.config, comparison.metric, trainer.checkpoints.start_score
     ranks = {name: Score(metric, value).rank for name, value in scores.items()}
     chosen, reason = choose(config.checkpoint.final, candidates, ranks, config.schedule.warmup_steps)
-    return Choice(chosen, reason, metric, scores, {name: list(candidates.steps(name)) for name in scores})
+    steps = {name: list(candidates.steps(name)) for name in scores}
+    if start is not None and (start.name, start.signature) == comparison.how:
+        scores = {**scores, START: start.value}
+    return Choice(chosen, reason, metric, scores, steps)
 
 
 def _warn_of_a_better_one(choice: Choice, world: World) -> None:
     ranks = {name: Score(choice.metric, value).rank for name, value in choice.scores.items()}
-    best = max(ranks, key=lambda name: ranks[name])
-    if ranks[best] > ranks[choice.chosen] and world.is_rank0:
-        logger.warning(
-            "%s is worse than %s; checkpoint.final=best_on_validation would choose that one",
-            choice.describe(choice.chosen), choice.describe(best),
-        )  # fmt: skip
+    best = max((name for name in ranks if name != START), key=lambda name: ranks[name])
+    advice = {best: "checkpoint.final=best_on_validation would choose that one"}
+    advice[START] = "a lower schedule.peak or fewer updates change the model less"
+    for better, what_to_do in advice.items():
+        if ranks.get(better, -math.inf) > ranks[choice.chosen] and world.is_rank0:
+            chosen = choice.describe(choice.chosen)
+            logger.warning("%s is worse than %s; %s", chosen, choice.describe(better), what_to_do)
 
 
 def _flush(tracker: Tracker, run: Path, world: World) -> bool:

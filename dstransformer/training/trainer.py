@@ -40,6 +40,7 @@ class Trainer:
         cost: What the updates cost.
         tracker: Receives the events of the run.
         session: The process group, stop requests and monitoring.
+        is_pretrained: Whether the first update changes the weights of a bundle.
         evaluation: The validation of the current weights; None if this process has not evaluated them.
         score: The score of the current weights, possibly from the checkpoint; None if they have not been evaluated.
     """
@@ -57,6 +58,7 @@ class Trainer:
     cost: CostMeter
     tracker: Tracker
     session: Session
+    is_pretrained: bool = False
     evaluation: Evaluation | None = field(default=None, init=False)
     score: Score | None = field(default=None, init=False)
 
@@ -73,6 +75,8 @@ class Trainer:
             StorageError: The last checkpoint could not be saved, or the run was stopped before any was.
         """
         self.cost.start_clock()
+        if self.is_pretrained and self.state.step == 0:
+            self._score_start()
         self._validate_if_missed()
         while True:
             try:
@@ -158,16 +162,29 @@ class Trainer:
 
     def _validate(self) -> None:
         step = self.state.step
-        self.session.report(step, "validation")
-        self.validator.load(self.engine.iter_weights())
-        split = self.corpus.split("validation")
-        self.evaluation = self.validator.evaluate(split, self.config.validation.bleu_sentences)
+        self.evaluation = self._evaluate()
         self.score = self.evaluation.main
         self.early_stopping.update(self.evaluation)
         if self.early_stopping.is_over:
             self.tracker.emit(Message(f"update {step}  stopping early: {self.early_stopping.describe()}"))
         self.tracker.emit(EvaluationDone("valid", step, self.evaluation))
         self.metrics.pause()
+
+    def _score_start(self) -> None:
+        """Score the bundle that training starts from. Early stopping counts only weights that the run can save."""
+        self.tracker.emit(Message("update 0  scoring the bundle that training starts from"))
+        start = self._evaluate()
+        self.tracker.emit(EvaluationDone("valid", 0, start))
+        split, sentences = self.corpus.split("validation"), self.config.validation.final_sentences
+        if self.validator.score_name(split, sentences) != start.main.name:  # which the final evaluation compares
+            start = self.validator.evaluate(split, sentences)
+        self.checkpoints.record_start(start.main)
+        self.metrics.pause()
+
+    def _evaluate(self) -> Evaluation:
+        self.session.report(self.state.step, "validation")
+        self.validator.load(self.engine.iter_weights())
+        return self.validator.evaluate(self.corpus.split("validation"), self.config.validation.bleu_sentences)
 
     def _validate_if_missed(self) -> None:
         """Do the validation that a stop request prevented, so that a resumed run equals an uninterrupted one."""

@@ -9,7 +9,8 @@ import pytest
 import torch
 from support.data.prep import build, refuses
 from support.processes.launching import run_dst
-from support.training.runs import TINY
+from support.processes.ranks import run_dst_ranks
+from support.training.runs import TINY, records
 
 from dstransformer.cli import main
 from dstransformer.model import open_bundle
@@ -32,7 +33,7 @@ def test_training_starts_from_the_weights_and_names_its_parent(
     run, bundle = tmp_path / "run", tmp_path / "moved"
     shutil.copytree(plain_run / "bundle", bundle)
     command = options(toy_corpus, run, *STANDSTILL, "training.seed=7")
-    done = run_dst(*command, "--init", str(bundle), "--ds", "zero3", "fp32")
+    done = run_dst_ranks(2, *command, "--init", str(bundle), "--ds", "zero3", "fp32")
     assert done.returncode == 0, done.stderr
     assert f"init      {bundle}, the same tokenizer" in done.stderr
     child, origin = open_bundle(run), open_bundle(bundle)
@@ -40,6 +41,13 @@ def test_training_starts_from_the_weights_and_names_its_parent(
     record = child.provenance["parent"]
     assert record["weights_sha256"] == origin.weights_sha256
     assert record["same_tokenizer"]
+    start, end = records(run, "valid")
+    assert (start["step"], end["step"]) == (0, 2)
+    (recorded,) = records(plain_run, "final_validation")
+    assert start["loss"] == pytest.approx(recorded["loss"], rel=1e-5), "the score before the first update"
+    assert end["loss"] == pytest.approx(start["loss"], rel=1e-5)
+    assert child.provenance["final"]["scores"]["start"] == record["score"] == start["bleu_first_4"]
+    assert "; where it began bleu_first_4" in done.stdout
     shutil.rmtree(bundle)
     more = [*command, "training.max_updates=3"]
     other = run_dst(*more, "--ds", "zero0", "fp32", "--init", str(tmp_path / "other"))
@@ -48,6 +56,8 @@ def test_training_starts_from_the_weights_and_names_its_parent(
     again = run_dst(*more, "--ds", "zero0", "fp32", "--init", str(bundle))
     assert again.returncode == 0, again.stderr
     assert open_bundle(run).provenance["parent"] == record, "a resumed run keeps its parent, which need not be there"
+    assert [line["step"] for line in records(run, "valid")] == [0, 2, 3], "it is not scored again"
+    assert "start" in open_bundle(run).provenance["final"]["scores"]
 
 
 def test_another_tokenizer_keeps_the_rows_of_shared_pieces(plain_run: Path, toy_corpus: Path, tmp_path: Path) -> None:

@@ -140,6 +140,21 @@ def test_a_run_whose_disk_is_gone_goes_on_elsewhere_bit_for_bit(
     )
 
 
+@pytest.mark.usefixtures("s3")
+def test_a_stopped_run_translates_with_its_newest_checkpoint_here_and_at_its_address(
+    plain_run: Path, tmp_path: Path
+) -> None:
+    stopped, source = checkpoints(tmp_path / "stopped"), tmp_path / "source.en"
+    source.write_text("The dog sleeps.\n")
+    shutil.copytree(plain_run / "checkpoints", stopped.path)
+    Mirror(ADDRESS).copy(stopped)
+    expected = run_dst("translate", str(plain_run / "checkpoints" / "step-00000012"), str(source))
+    for run in (str(stopped.run), ADDRESS):
+        done = run_dst("translate", run, str(source))
+        assert (done.returncode, done.stdout) == (0, expected.stdout)
+        assert f"dst: {run} has no final bundle yet: this is its newest checkpoint, step-00000012\n" in done.stderr
+
+
 def test_what_is_wrong_with_an_address_is_one_line(
     s3: Any, plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -257,6 +257,38 @@ class TestTheQueue:
             assert server.process.returncode == 0
 
 
+def test_an_export_for_ctranslate2_is_served_as_it_translates(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install 'dstransformer[ct2]'")
+    export, text = tmp_path / "ct2", tmp_path / "text"
+    exported = run_dst("export", "ct2", str(bundle), str(export), "--positions", "60")
+    assert exported.returncode == 0, exported.stderr
+    text.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
+    expected = run_dst("translate", str(export), str(text), "--engine", "ct2").stdout.split("\n")[:-1]
+    assert "add --engine ct2" in refuses(capsys, main(["serve", str(export)]))
+    with serving(export, "--engine", "ct2") as server:
+        health = server.ask("GET", "/healthz").json
+        assert (health["model"], health["decoding"]["engine"]) == ("ct2", "ctranslate2")
+        assert (health["src_lang"], health["limits"]["sentence_tokens"]) == ("en", 59)
+        assert len(health["weights_sha256"]) == 64
+        reply = server.post({"text": SENTENCES})
+        assert [one["text"] for one in reply.json["translations"]] == expected
+        best = server.post({"text": TEXT[0], "n_best": 3, "prefix": "Zwei"}).json["translations"][0]
+        assert [one["text"].startswith("Zwei") for one in best["n_best"]] == [True] * 3
+        assert "this server takes at most 59: split it" in server.post({"text": "fox " * 99}).json["detail"]
+        for path, asked in (
+            ("/translate", {"text": "dog", "alignments": True}),
+            ("/translate", {"text": "a <b>dog</b>", "markup": True, "split": True}),
+            ("/attention", {"source": "dog", "target": "Hund"}),
+        ):
+            refused = server.post(asked, path)
+            assert (refused.status, "CTranslate2 gives no attention" in refused.json["detail"]) == (422, True)
+        assert b"what the model attended to" not in server.ask("GET", "/").body
+    with serving(bundle, "--engine", "ct2") as server:
+        assert server.post({"text": TEXT[0]}).json == {"translations": [{"text": expected[0]}]}
+
+
 def test_a_port_in_use_is_refused(bundle: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     said = refuses(capsys, main(["serve", str(bundle), "--port", str(server.port)]))
     assert f"port {server.port} of 127.0.0.1 is in use: stop what uses it, or give another --port" in said

@@ -33,9 +33,9 @@ from dstransformer.extras.doctor.machine import GIB, describe_room
 from dstransformer.extras.doctor.store import check_tracking
 from dstransformer.io.files import RESUME_ADVICE, lock_owner, read_bounded
 from dstransformer.io.json_text import read_record
-from dstransformer.io.products import BUNDLE_FILES, RUN_LOCK, is_run
+from dstransformer.io.products import BUNDLE_FILES, RUN_LOCK, complete_checkpoints, is_run
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
-from dstransformer.training.checkpoints.integrity import MANIFEST, check_manifest, complete_checkpoints, verify_files
+from dstransformer.training.checkpoints.integrity import MANIFEST, check_manifest, verify_files
 
 _AGAIN = "run the same command again: it resumes from the newest checkpoint, or starts over if there is none"
 

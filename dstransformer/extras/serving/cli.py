@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, add_decoding, search_settings
+from dstransformer.cli.options import CommandResult, add_decoding, add_engine, load_ct2, load_decoder, uses_ct2
 from dstransformer.errors import UserError
 from dstransformer.io.command import Commands, exit_on_sigterm
 
@@ -22,9 +22,10 @@ def add_parser(commands: Commands) -> None:
         "serve",
         help="translate over HTTP, with a page to type into",
         epilog="POST /translate, /docs, /healthz and /metrics are described in the guide on serving.",
-        examples=("dst serve runs/en-de --port 8000", "dst serve runs/en-de --port 5000 --api libretranslate"),
+        examples=("dst serve runs/en-de --port 5000 --api libretranslate", "dst serve out/ct2 --engine ct2"),
     )
     add_decoding(parser, output=None)
+    add_engine(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8000, metavar="N", help="0: any free one (8000)")
     parser.add_argument(
@@ -71,13 +72,14 @@ def run(options: argparse.Namespace) -> CommandResult:
     """Serve until a signal ends it.
 
     Raises:
-        UserError: A package is missing, an option is out of bounds, or the port cannot be used.
+        UserError: A package is missing, an option is out of bounds or for another engine, or the port cannot be used.
         DstError: The model cannot be loaded, or its process has ended.
     """
     from dstransformer.extras.serving.limits import check_limits
     from dstransformer.extras.serving.model_process import ModelProcess
 
     exit_on_sigterm()
+    uses_ct2(options)  # refuses what is wrong before a process starts
     limits = check_limits(
         batch_delay=None if options.max_batch_delay is None else options.max_batch_delay / 1000,
         queue=options.queue,
@@ -115,26 +117,21 @@ def _load(options: argparse.Namespace) -> Model:
         DstError: There is not enough memory.
     """
     from dstransformer.decoding import Translator
-    from dstransformer.decoding.commands import load_translator
     from dstransformer.decoding.devices import memory_errors
+    from dstransformer.exchange.ct2_engine import open_exported
     from dstransformer.extras.serving.loaded_model import LoadedModel
-    from dstransformer.model import open_bundle
+    from dstransformer.model import Bundle
 
-    bundle = open_bundle(options.bundle)
-    bundle.check_translates("only translation models can be served; use `dst parse`")
+    served = open_exported(options.bundle)
+    if isinstance(served, Bundle):
+        served.check_translates("only translation models can be served; use `dst parse`")
     options.max_input_tokens, options.long = 0, "cut"  # nothing is cut: the server refuses longer inputs
     with memory_errors("load the model", "free some, or choose another --device"):
-        translator = load_translator(
-            bundle,
-            Translator,
-            others=(),
-            keep_nan=True,
-            to=None,
-            device=options.device,
-            precision=options.precision,
-            **search_settings(options),
-        )
-    model = LoadedModel(bundle, translator)
+        if isinstance(served, Bundle) and not uses_ct2(options):
+            translator = load_decoder(options, served, Translator, keep_nan=True)
+        else:
+            translator = load_ct2(options, served)
+    model = LoadedModel(served, translator)
     model.warm_up()
     return model
 

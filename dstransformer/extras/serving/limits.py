@@ -79,9 +79,7 @@ def fit_to_model(limits: Limits, info: ModelInfo) -> Limits:
 
     Args:
         limits: The limits.
-        info: The model: its input limit counts unless the user gave another, its learned positions always.
+        info: The model: its input limit counts unless the user gave another, its positions always.
     """
     max_tokens = limits.sentence_tokens or info.own_decoding.max_input_tokens or _SENTENCE_TOKENS
-    if info.architecture.positions == "learned":
-        max_tokens = min(max_tokens, info.architecture.max_positions - 1)
-    return replace(limits, sentence_tokens=max_tokens)
+    return replace(limits, sentence_tokens=min(max_tokens, info.max_tokens))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 
 from dstransformer.data import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.data.directions import Tags
-from dstransformer.decoding import Output, Translator
+from dstransformer.decoding import Output, TorchEngine, Translator
 from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.errors import DataError
+from dstransformer.exchange.ct2_engine import Export
 from dstransformer.extras.serving.model import Batch, Candidate, Candidates, ModelInfo, Query
 from dstransformer.model import Bundle, attention_weights
 
@@ -24,27 +26,29 @@ class LoadedModel:
     """A model in this process; see :class:`dstransformer.extras.serving.model.Model`.
 
     Args:
-        bundle: Its bundle.
+        bundle: Its bundle, or the export for CTranslate2.
         translator: The model; its engine keeps NaN.
     """
 
     ended = None
 
-    def __init__(self, bundle: Bundle, translator: Translator) -> None:
+    def __init__(self, bundle: Bundle | Export, translator: Translator) -> None:
         self._translator = translator
+        unlimited = translator.settings.model_copy(update={"max_input_tokens": sys.maxsize})
         translator.tags = Tags(bundle.directions) if bundle.directions else None  # of sentences that begin with them
         self.info = ModelInfo(
             path=bundle.path,
-            architecture=bundle.model,
             own_decoding=bundle.decoding,
             decoding=translator.describe(),
             batch_tokens=tokens_per_batch(translator.settings.batch_tokens, translator.settings.beam_size),
-            tokenizer=bundle.tokenizer,
+            max_tokens=translator.engine.max_input_tokens(unlimited),
+            aligns=isinstance(translator.engine, TorchEngine),
+            tokenizer=translator.tokenizer,
             src_lang=bundle.src_lang,
             tgt_lang=bundle.tgt_lang,
             directions=bundle.directions,
-            weights_sha256=bundle.weights_sha256,
-            is_guided=bundle.is_guided,
+            weights_sha256=translator.identity[0],
+            is_guided=translator.is_guided,
         )
 
     def warm_up(self) -> None:

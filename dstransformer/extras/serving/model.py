@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from dstransformer.config import DecodingConfig, ModelConfig
+from dstransformer.config import DecodingConfig
 from dstransformer.data.alignment import Link
 from dstransformer.data.directions import Direction
 from dstransformer.data.tokenizer import Tokenizer
@@ -59,11 +59,12 @@ class ModelInfo(NamedTuple):
     """A loaded model, described.
 
     Attributes:
-        path: The bundle's folder.
-        architecture: The model's.
+        path: The folder of the bundle or the export.
         own_decoding: The settings of the search in the bundle.
         decoding: Those in use, with ``device`` and ``precision``.
         batch_tokens: Maximum source tokens of a batch with the beam in use.
+        max_tokens: Maximum tokens of a sentence that the model has positions for.
+        aligns: Whether its engine gives alignments and attention.
         tokenizer: The tokenizer.
         src_lang: Code of the source language, None if it is not recorded.
         tgt_lang: Code of the target language, None if it is not recorded.
@@ -73,10 +74,11 @@ class ModelInfo(NamedTuple):
     """
 
     path: Path
-    architecture: ModelConfig
     own_decoding: DecodingConfig
     decoding: dict[str, Any]
     batch_tokens: int
+    max_tokens: int
+    aligns: bool
     tokenizer: Tokenizer
     src_lang: str | None
     tgt_lang: str | None

@@ -108,6 +108,8 @@ class Service:
             RefusedError: The request cannot be answered.
         """
         given = [request.text] if isinstance(request.text, str) else request.text
+        if request.alignments or request.markup:
+            self._check_aligns()
         if request.split:
             return await self._translate_texts(given, request, disconnect)
         prefixes = self._prefixes(request, len(given))
@@ -175,6 +177,7 @@ class Service:
         Raises:
             RefusedError: The request cannot be answered.
         """
+        self._check_aligns()
         (source,) = self._with_tags([request.source], request.to)
         pair = await self._tokenize([source, request.target], ["", ""])
         for query, name in zip(pair, ("source", "target"), strict=True):
@@ -184,6 +187,10 @@ class Service:
             lambda: self.batcher.submit_call(lambda: self._model.attention(source, request.target)), disconnect
         )
         return answer
+
+    def _check_aligns(self) -> None:
+        if not self._model.info.aligns:
+            raise RefusedError(422, "CTranslate2 gives no attention, alignments or places of tags: use --engine torch")
 
     def _with_tags(self, texts: Sequence[str], to: str | None) -> list[str]:
         """The texts, each with the tag of its direction if the model has several; errors as of :meth:`_split_tags`."""

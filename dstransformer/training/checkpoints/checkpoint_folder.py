@@ -14,6 +14,7 @@ from pathlib import Path
 from dstransformer.errors import ConfigError, DataError, NewerFormatError, StorageError, UnreadableError, shown
 from dstransformer.evaluation import Score
 from dstransformer.io.files import ROOM_ADVICE, replace_file, replacing, storage_errors, sync, write_durably
+from dstransformer.io.products import complete_checkpoints
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoints.format import (
     Checkpoint,
@@ -21,7 +22,7 @@ from dstransformer.training.checkpoints.format import (
     open_checkpoint,
     read_checkpoint,
 )
-from dstransformer.training.checkpoints.integrity import MANIFEST, complete_checkpoints
+from dstransformer.training.checkpoints.integrity import MANIFEST
 
 logger = logging.getLogger(__name__)
 

@@ -28,10 +28,9 @@ from dstransformer.evaluation.systems import (
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.files import read_error
 from dstransformer.io.json_text import parse_json
-from dstransformer.io.products import is_bundle, is_run
+from dstransformer.io.products import complete_checkpoints, is_bundle, is_run
 from dstransformer.model import Bundle, Transformer, open_bundle
 from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
-from dstransformer.training.checkpoints.integrity import complete_checkpoints
 
 logger = logging.getLogger(__name__)
 

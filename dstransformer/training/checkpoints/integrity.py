@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,6 @@ MANIFEST = "manifest.json"
 
 #: The key of the manifest for the hash of its other keys.
 OWN_HASH = "sha256"
-
-_NAME_PATTERN = re.compile(r"step-\d{8,}")
-
-
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints in the folder ``checkpoints`` of a run, oldest first, damaged ones included."""
-    return sorted(path for path in folder.glob("step-*") if _NAME_PATTERN.fullmatch(path.name))
 
 
 def hash_manifest(manifest: Mapping[str, Any]) -> str:

@@ -82,6 +82,17 @@ class CheckpointManager:
         self._failure: StorageError | None = None
         self._has_saved = False
 
+    def record_start(self, score: Score) -> None:
+        """Store in the provenance of all bundles the validation score of the bundle that training started from."""
+        scored = {"metric": score.name, "score": score.value, "signature": score.signature}
+        self._provenance = {**self._provenance, "parent": {**self._provenance["parent"], **scored}}
+
+    @property
+    def start_score(self) -> Score | None:
+        """That score, also after a resume; None if training started from random weights, or did not record it."""
+        parent = self._provenance.get("parent") or {}
+        return Score(parent["metric"], parent["score"], parent["signature"]) if "score" in parent else None
+
     @property
     def is_writing(self) -> bool:
         """Whether this rank's part of a checkpoint is still being written."""

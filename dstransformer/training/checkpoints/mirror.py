@@ -201,6 +201,9 @@ def fetch_bundle(address: str) -> Path:
     else:
         raise DataError(f"{remote.name} holds no bundle, checkpoint or run")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dstransformer", "bundles")
+    if place.startswith("checkpoints/"):
+        name = place.split("/")[1]
+        logger.warning("%s has no final bundle yet: this is its newest checkpoint, %s", remote.name, name)
     target = cache / hashlib.sha256(provenance).hexdigest()[:16]
 
     def write(folder: Path) -> None:

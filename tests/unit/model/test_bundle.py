@@ -75,6 +75,21 @@ def test_a_run_folder_opens_as_its_bundle(tmp_path: Path, toy_corpus: Path) -> N
     assert open_bundle(tmp_path / "run").path == tmp_path / "run" / "bundle"
 
 
+def test_a_run_without_a_final_bundle_opens_as_its_newest_checkpoint(
+    tmp_path: Path, toy_corpus: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").touch()
+    with pytest.raises(DataError, match="is a run without a checkpoint yet: wait for the first"):
+        open_bundle(run)
+    for name in ("step-00000900", ".partial-step-00002000", "step-00001000", "step-2000"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+        write(run / "checkpoints" / name / "bundle", toy_corpus, 1)
+    assert open_bundle(run).path == run / "checkpoints" / "step-00001000" / "bundle"
+    assert caplog.messages == [f"{run} has no final bundle yet: this is its newest checkpoint, step-00001000"]
+
+
 def test_the_average_is_the_mean_of_each_weight(tmp_path: Path, toy_corpus: Path) -> None:
     bundles = [open_bundle(write(tmp_path / str(seed), toy_corpus, seed)) for seed in (1, 2, 3)]
     averaged = average_weights(bundles)

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.services.serving import save_small_bundle
@@ -143,6 +143,22 @@ def test_a_better_candidate_that_was_not_chosen_is_a_warning(
         "checkpoint.final=best_on_validation would choose that one"
     )
     assert caplog.messages == [warning] * warnings
+
+
+@pytest.mark.parametrize(("metric", "start", "chosen", "is_worse"), [
+    ("bleu", 31.6, "best", True),
+    ("bleu", 31.5, "best", False),
+    ("bleu", 20, "last", False),
+    ("loss", 29.8, "last", True),
+])  # fmt: skip
+def test_a_bundle_that_is_worse_than_where_it_began_is_a_warning(
+    metric: str, start: float, chosen: str, is_worse: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    scores = {**SCORES, "best": 31.5, "start": start}
+    choice = Choice(chosen, "a reason", metric, scores, {name: [8] for name in SCORES})
+    _warn_of_a_better_one(choice, cast("Any", SimpleNamespace(is_rank0=True)))
+    assert any(f"is worse than where it began {metric}" in message for message in caplog.messages) == is_worse
+    assert choice.lines()[0].endswith(f"; {choice.describe('start')}")
 
 
 def comparison(retry: RetryPolicy) -> _Comparison:

@@ -32,5 +32,4 @@ def test_a_sentence_is_as_long_as_the_model_takes(model: LoadedModel) -> None:
     assert fit_to_model(Limits(sentence_tokens=7), info).sentence_tokens == 7
     endless = info._replace(own_decoding=info.own_decoding.model_copy(update={"max_input_tokens": 0}))
     assert fit_to_model(Limits(), endless).sentence_tokens == 1024
-    learned = info.architecture.model_copy(update={"positions": "learned", "max_positions": 64})
-    assert fit_to_model(Limits(), info._replace(architecture=learned)).sentence_tokens == 63
+    assert fit_to_model(Limits(), info._replace(max_tokens=63)).sentence_tokens == 63
