@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from html.parser import HTMLParser
+from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from dstransformer.data.sentences import NO_SPACE_FOLLOWS
@@ -226,7 +227,7 @@ class _Tree(HTMLParser):
             self._refuse(begun.start(), begun.start() + 20, "begins no complete tag: complete it, or write &lt; for <")
         pieces = [self._line[begin:end]]
         if any(self._names[index] == "pre" for index in self._open):
-            pieces = _LINE_ENDS[self._breaks].split(pieces[0])
+            pieces = _LINE_ENDS[self._breaks and not self._tags[-1].is_opaque].split(pieces[0])
         for number, piece in enumerate(pieces):
             if number % 2:
                 self._add_tag(begin, begin + len(piece), "br")
@@ -236,12 +237,15 @@ class _Tree(HTMLParser):
             begin += len(piece)
 
     def _add_words(self, text: str) -> None:
-        if self._tags and self._text[-1:] in _OPENING:
-            text = text.lstrip()
-        elif self._tags and self._tags[-1].is_opaque and text[0] in _CLOSING and not self._breaks:
-            last = len(self._text.removesuffix(" "))  # the space before an opaque element goes with it
-            self._text = self._text[:last]
-            self._tags = [tag._replace(begin=min(tag.begin, last), end=min(tag.end, last)) for tag in self._tags]
+        if (
+            self._tags and self._tags[-1].is_opaque
+        ):  # which takes a space with it before a full stop, or after a bracket
+            if self._text[-1:] in _OPENING:
+                text = text.lstrip()
+            elif text[0] in _CLOSING and not self._breaks:
+                self._text = self._text.removesuffix(" ")
+                last = len(self._text)
+                self._tags = [tag._replace(begin=min(tag.begin, last), end=min(tag.end, last)) for tag in self._tags]
         joined = not self._breaks or not self._text or self._text[-1].isspace() or text[:1].isspace()
         self._text += text if joined else f" {text}"
         self._breaks &= not text
@@ -265,6 +269,7 @@ class _Tree(HTMLParser):
         if index is None:
             self._refuse(begin, end, "closes no tag of its line")
         elif self._names[index] != name and self._tags[index].is_opaque:
+            self._count += 1  # bounds the searches in vain
             self._add_opaque(begin, end)
         elif self._names[index] != name:
             opening = self._line[slice(*self._sources[index])]
@@ -286,11 +291,12 @@ class _Tree(HTMLParser):
         These, void elements and all in an opaque one, have no content: it is in the pair around them.
         """
         ended = set()
-        while self._open and self._names[self._open[-1]] != name:
-            is_inner = all(self._tags[index].is_opaque for index in self._open[-2:]) and len(self._open) > 1
-            if not is_inner and self._names[self._open[-1]] not in _VOID:
-                break
+        while self._open and self._names[self._open[-1]] in _VOID - {name}:
             ended.add(self._open.pop())
+        around = takewhile(lambda index: self._tags[index].is_opaque, reversed(self._open))
+        if any(self._names[index] == name for index in around):
+            while self._names[self._open[-1]] != name:
+                ended.add(self._open.pop())
         for inner in range(min(ended, default=len(self._tags)), len(self._tags)):
             if (parent := self._tags[inner].parent) in ended:
                 self._tags[inner] = self._tags[inner]._replace(parent=self._tags[parent].parent)
