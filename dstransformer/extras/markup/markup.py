@@ -23,6 +23,9 @@ from dstransformer.io.text import iter_lines
 #: Maximum tags of a sentence, so that no sentence takes long; those in opaque elements do not count.
 MAX_TAGS = 1000
 
+#: Maximum tags in an opaque element that an end tag closes with its own; more would cost time in vain.
+_MAX_UNCLOSED = 100
+
 #: Elements of HTML that have no end tag.
 _VOID = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
@@ -40,8 +43,8 @@ _BREAKS = frozenset(
 _RAW = frozenset(("script", "style", "textarea"))
 _OPAQUE = frozenset(("code", "kbd", "samp", "var", "svg", "math"))
 
-#: Punctuation that no space follows, and that none precedes.
-_OPENING, _CLOSING = "([{„“«", ")]}.,;:!?…”»%"
+#: Punctuation that no space follows, and what has a space too many where something opaque was taken out.
+_OPENING, _GAPS = "([{„“«", frozenset(f" {mark}" for mark in ")]}.,;:!?…”»%")
 
 #: What would begin a tag, a comment or a declaration.
 _BEGINS_TAG = re.compile(r"<[A-Za-z/!?]")
@@ -137,7 +140,6 @@ class _Tree(HTMLParser):
         self._sources: list[tuple[int, int]] = []
         self._open: list[int] = []
         self._breaks = False
-        self._count = 0
 
     def read(self) -> MarkedText:
         """The text and its tags; for errors see :func:`parse_markup`."""
@@ -156,6 +158,8 @@ class _Tree(HTMLParser):
 
     def _take(self, kind: str, name: str = "", attributes: Iterable[tuple[str, str | None]] = ()) -> None:
         """Take what begins here, ``text`` or a tag (``start``, ``end`` or ``empty``); what was before ends."""
+        if kind == self._last[0] == "text":
+            return
         number, column = self.getpos()
         begin = self._line_begins[number - 1] + column
         self._add(*self._last, begin)
@@ -196,24 +200,19 @@ class _Tree(HTMLParser):
 
     def _add(self, kind: str, begin: int, name: str, translate: bool | None, end: int) -> None:
         is_opaque = bool(self._open) and self._tags[self._open[-1]].is_opaque
-        if kind == "text":
-            if is_opaque:
-                self._add_opaque(begin, end)
-            elif begin < end:
-                self._add_text(begin, end)
-            return
-        self._count += not is_opaque
-        if self._count > MAX_TAGS:
+        if len(self._tags) > MAX_TAGS and not is_opaque:
             raise DataError(f"{self._where} has more than {MAX_TAGS:,} tags: divide it")
-        if kind == "end":
+        if kind == "text":
+            (self._add_opaque if is_opaque else self._add_text)(begin, end)
+        elif kind == "end":
             self._close(name, begin, end)
-        elif kind == "start":
+        elif kind == "empty":
+            self._add_tag(begin, end, name, is_opaque)
+        else:
             if name not in _VOID and (translate is not None or name in _RAW | _OPAQUE):
                 is_opaque = name in _RAW or not translate
             self._add_tag(begin, end, name, is_opaque)
             self._open.append(len(self._tags) - 1)
-        else:
-            self._add_tag(begin, end, name)
         self._breaks |= name in _BREAKS
 
     def _add_tag(self, begin: int, end: int, name: str, is_opaque: bool = False) -> None:
@@ -227,7 +226,7 @@ class _Tree(HTMLParser):
             self._refuse(begun.start(), begun.start() + 20, "begins no complete tag: complete it, or write &lt; for <")
         pieces = [self._line[begin:end]]
         if any(self._names[index] == "pre" for index in self._open):
-            pieces = _LINE_ENDS[self._breaks and not self._tags[-1].is_opaque].split(pieces[0])
+            pieces = _LINE_ENDS[self._breaks and not self._tags[-1].is_opaque].split(pieces[0], MAX_TAGS + 1)
         for number, piece in enumerate(pieces):
             if number % 2:
                 self._add_tag(begin, begin + len(piece), "br")
@@ -237,15 +236,11 @@ class _Tree(HTMLParser):
             begin += len(piece)
 
     def _add_words(self, text: str) -> None:
-        if (
-            self._tags and self._tags[-1].is_opaque
-        ):  # which takes a space with it before a full stop, or after a bracket
-            if self._text[-1:] in _OPENING:
-                text = text.lstrip()
-            elif text[0] in _CLOSING and not self._breaks:
-                self._text = self._text.removesuffix(" ")
-                last = len(self._text)
-                self._tags = [tag._replace(begin=min(tag.begin, last), end=min(tag.end, last)) for tag in self._tags]
+        if self._tags and self._tags[-1].is_opaque and self._text[-1:] in _OPENING:
+            text = text.lstrip()
+        elif self._tags and self._tags[-1].is_opaque and self._text[-1] + text[0] in _GAPS and not self._breaks:
+            self._text, last = self._text[:-1], len(self._text) - 1
+            self._tags = [tag._replace(begin=min(tag.begin, last), end=min(tag.end, last)) for tag in self._tags]
         joined = not self._breaks or not self._text or self._text[-1].isspace() or text[:1].isspace()
         self._text += text if joined else f" {text}"
         self._breaks &= not text
@@ -269,7 +264,6 @@ class _Tree(HTMLParser):
         if index is None:
             self._refuse(begin, end, "closes no tag of its line")
         elif self._names[index] != name and self._tags[index].is_opaque:
-            self._count += 1  # bounds the searches in vain
             self._add_opaque(begin, end)
         elif self._names[index] != name:
             opening = self._line[slice(*self._sources[index])]
@@ -293,7 +287,7 @@ class _Tree(HTMLParser):
         ended = set()
         while self._open and self._names[self._open[-1]] in _VOID - {name}:
             ended.add(self._open.pop())
-        around = takewhile(lambda index: self._tags[index].is_opaque, reversed(self._open))
+        around = takewhile(lambda index: self._tags[index].is_opaque, reversed(self._open[-_MAX_UNCLOSED:]))
         if any(self._names[index] == name for index in around):
             while self._names[self._open[-1]] != name:
                 ended.add(self._open.pop())

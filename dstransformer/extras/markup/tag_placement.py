@@ -153,6 +153,8 @@ class _Placement:
             if index not in spans and (tag.parent < 0 or tag.parent in spans):
                 outer = spans.get(tag.parent, Span(0, len(self._tgt.text)))
                 at = self._anchor(tag)
+                if index - 1 in points and self._tags[index - 1][2:5] == tag[2:5]:
+                    at = max(at, points[index - 1])
                 points[index] = min(max(self._around_kept(at, at).begin, outer.begin), outer.end)
         return points
 
@@ -295,7 +297,7 @@ def _render(tags: Sequence[Tag], spans: Spans, points: Mapping[int, int], target
         begin, end = places[index]
         pieces = []
         for child in sorted(inner[index], key=lambda one: (*places[one], one)):
-            before, begin, block = target[begin : places[child].begin], places[child].end, rendered[child]
+            before, begin, block = target[begin : places[child].begin], max(begin, places[child].end), rendered[child]
             if tags[child].opening.isspace():
                 before, begin = before.removesuffix(" "), begin + (target[begin : begin + 1] == " ")
             elif tags[child].is_word:
