@@ -136,7 +136,11 @@ class _Placement:
 
     def spans(self) -> Spans:
         """What each pair goes around, if it goes around something."""
-        spans = {index: span for index, tag in enumerate(self._tags) if tag.closing and (span := self._span(tag))}
+        spans = {
+            index: self._around_kept(*span)
+            for index, tag in enumerate(self._tags)
+            if tag.closing and (span := self._span(tag))
+        }
         for index in sorted(spans, reverse=True):
             self._grow(spans, self._tags[index].parent, spans[index])
         while self._widen_crossing(spans):
@@ -148,11 +152,12 @@ class _Placement:
 
         Those in a pair that itself goes around nothing have none of their own.
         """
-        points = {}
+        points: dict[int, int] = {}
         for index, tag in enumerate(self._tags):
             if index not in spans and (tag.parent < 0 or tag.parent in spans):
                 outer = spans.get(tag.parent, Span(0, len(self._tgt.text)))
-                at = self._anchor(tag)
+                between = self._between_sentences(tag)
+                at = self._anchor(tag) if between is None else between
                 if index - 1 in points and self._tags[index - 1][2:5] == tag[2:5]:
                     at = max(at, points[index - 1])
                 points[index] = min(max(self._around_kept(at, at).begin, outer.begin), outer.end)
@@ -165,10 +170,6 @@ class _Placement:
 
     def _span(self, tag: Tag) -> Span | None:
         """What a pair goes around, without regard to other pairs."""
-        span = self._linked_span(tag)
-        return self._around_kept(*span) if span else None
-
-    def _linked_span(self, tag: Tag) -> Span | None:
         src, tgt = self._src.words, self._tgt.words
         inside = range(bisect_right(self._src.ends, tag.begin), bisect_left(self._src.begins, tag.end))
         if not inside or not tgt or tag.begin == tag.end:
@@ -245,10 +246,6 @@ class _Placement:
         return found
 
     def _anchor(self, tag: Tag) -> int:
-        at = self._between_sentences(tag) if self._tgt.words else 0
-        return self._in_sentence(tag) if at is None else at
-
-    def _in_sentence(self, tag: Tag) -> int:
         src, tgt = self._src.words, self._tgt.words
         after = bisect_left(self._src.begins, tag.begin)
         if after:
@@ -269,6 +266,8 @@ class _Placement:
 
     def _between_sentences(self, tag: Tag) -> int | None:
         """The place of what belongs to no sentence, if it is in none."""
+        if not self._tgt.words:
+            return 0
         if not (tag.is_opaque or tag.is_break or tag.opening.startswith(("<!", "<?"))):
             return None
         before = [one for one in self._sentences if one.src.begin < tag.begin]
