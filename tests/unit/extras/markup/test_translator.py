@@ -62,6 +62,7 @@ def test_texts_of_several_sentences(opened: Bundle, translator: MarkupTranslator
     ]  # fmt: skip
     page = f"<style>p > b {{ }}</style><p>{TEXT[0]}</p><pre>\n  {TEXT[2]}\n{TEXT[0]}</pre><pre><code>a\n b</code></pre>"
     expected = page.replace(TEXT[0], first).replace(TEXT[2], second)
+    assert translator.translate([f"<i>{TEXT[0]}</i>\n", "\n"], split=True) == [f"<i>{first}</i>\n", "\n"]
     assert translator.translate([page], split=True)[0].replace("> <", "><") == expected
 
 
