@@ -7,14 +7,18 @@
    grows less.
 4. A tag without content goes before the first target word that the word after it is linked to; if that word is not
    linked, the next linked one; without any, to the end. If it touches only the word before it, as a footnote does, it
-   stays after that. So does a pair without linked words. All stay in the pair that they were in.
+   stays after that. So does a pair without linked words. All stay in the pair that they were in. What separates words,
+   and what is not text, stays between the sentences that it was between.
+5. No tag goes into a placeholder or an entity. Spaces keep an opaque element from words, and line ends of ``<pre>``
+   stand for spaces.
 
-Every tag of the input is in the output exactly once, and the translation without them is unchanged.
+Every tag of the input is in the output exactly once, and the translation without them is otherwise unchanged.
 """
 
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,11 +26,19 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dstransformer.data.alignment import WORD, Link
-from dstransformer.extras.markup.markup import MarkedText, Tag
+from dstransformer.extras.markup.markup import MarkedText, Tag, is_letter
 
 #: Marks that stand for each other in different languages: quotation marks, and full-width punctuation.
 _ALIKE = str.maketrans(
     {**dict.fromkeys("'„“”‚‘’«»‹›「」『』", '"'), **dict(zip("。、！？，．；：（）", ".,!?,.;:()", strict=True))}
+)
+
+#: Punctuation that a space follows.
+_CLOSING = frozenset(".,;:!?)]%")
+
+#: What a program replaces: ``%s``, ``%(name)s``, ``%1$-5.2f``, ``{0}``, ``{{name}}``, ``$HOME``; and entities.
+_KEPT = re.compile(
+    r"%(?:\(\w+\)|\{\w+\}|<\w+>)?(?:[-+#'*.\w$]*\w|%)?|[$#]?\{+[^{}]*\}+|\$\(?\w+\)?|&#?\w+;|__\w+", re.ASCII
 )
 
 
@@ -115,6 +127,7 @@ class _Placement:
     ) -> None:
         self._tags = marked.tags
         self._src, self._tgt = _Text(marked.text), _Text(target)
+        self._kept = [Span(*found.span()) for found in _KEPT.finditer(target)]
         self._sentences = [Sentence(self._src.span, self._tgt.span)] if sentences is None else sentences
         self._linked: dict[int, list[int]] = {}
         for src, tgt in sorted(links):
@@ -123,7 +136,11 @@ class _Placement:
 
     def spans(self) -> Spans:
         """What each pair goes around, if it goes around something."""
-        spans = {index: span for index, tag in enumerate(self._tags) if tag.closing and (span := self._span(tag))}
+        spans = {
+            index: self._around_kept(*span)
+            for index, tag in enumerate(self._tags)
+            if tag.closing and (span := self._span(tag))
+        }
         for index in sorted(spans, reverse=True):
             self._grow(spans, self._tags[index].parent, spans[index])
         while self._widen_crossing(spans):
@@ -135,12 +152,21 @@ class _Placement:
 
         Those in a pair that itself goes around nothing have none of their own.
         """
-        points = {}
+        points: dict[int, int] = {}
         for index, tag in enumerate(self._tags):
             if index not in spans and (tag.parent < 0 or tag.parent in spans):
                 outer = spans.get(tag.parent, Span(0, len(self._tgt.text)))
-                points[index] = min(max(self._anchor(tag), outer.begin), outer.end)
+                between = self._between_sentences(tag)
+                at = self._anchor(tag) if between is None else between
+                if index - 1 in points and self._tags[index - 1][2:5] == tag[2:5]:
+                    at = max(at, points[index - 1])
+                points[index] = min(max(self._around_kept(at, at).begin, outer.begin), outer.end)
         return points
+
+    def _around_kept(self, begin: int, end: int) -> Span:
+        """A span that begins and ends in nothing that stays whole."""
+        cut = [one for one in self._kept if any(one.begin < at < one.end for at in (begin, end))]
+        return Span(min([begin, *(one.begin for one in cut)]), max([end, *(one.end for one in cut)]))
 
     def _span(self, tag: Tag) -> Span | None:
         """What a pair goes around, without regard to other pairs."""
@@ -221,19 +247,35 @@ class _Placement:
 
     def _anchor(self, tag: Tag) -> int:
         src, tgt = self._src.words, self._tgt.words
-        if not tgt:
-            return 0
         after = bisect_left(self._src.begins, tag.begin)
         if after:
             word, linked = src[after - 1], self._linked.get(after - 1)
             if linked and tag.begin < word.end:
-                return tgt[linked[-1]].core_end if tag.begin >= word.core_end else tgt[linked[0]].begin
+                other = tgt[linked[-1 if tag.begin >= word.core_end else 0]]
+                if self._src.text[word.begin : word.end] == self._tgt.text[other.begin : other.end]:
+                    return other.begin + tag.begin - word.begin
+                if tag.begin >= word.core_end:
+                    return other.core_end
+                return other.core_begin if tag.begin <= word.core_begin else other.begin
             touches = tag.begin == word.end and after < len(src) and src[after].begin > tag.begin
             if linked and touches and not tag.is_break:
                 return tgt[linked[-1]].end
         following = (self._linked[number] for number in range(after, len(src)) if number in self._linked)
         first = next(following, None)
         return tgt[first[0]].begin if first else tgt[-1].end
+
+    def _between_sentences(self, tag: Tag) -> int | None:
+        """The place of what belongs to no sentence, if it is in none."""
+        if not self._tgt.words:
+            return 0
+        if not (tag.is_opaque or tag.is_break or tag.opening.startswith(("<!", "<?"))):
+            return None
+        before = [one for one in self._sentences if one.src.begin < tag.begin]
+        after = self._sentences[len(before) :]
+        if before and tag.begin < before[-1].src.end:
+            return None
+        touches = before and after and tag.begin == before[-1].src.end < after[0].src.begin and not tag.is_break
+        return before[-1].tgt.end if touches or not after else after[0].tgt.begin
 
 
 def _alike(marks: str) -> str:
@@ -254,8 +296,13 @@ def _render(tags: Sequence[Tag], spans: Spans, points: Mapping[int, int], target
         begin, end = places[index]
         pieces = []
         for child in sorted(inner[index], key=lambda one: (*places[one], one)):
-            pieces += [html.escape(target[begin : places[child].begin], quote=False), rendered[child]]
-            begin = places[child].end
+            before, begin, block = target[begin : places[child].begin], max(begin, places[child].end), rendered[child]
+            if tags[child].opening.isspace():
+                before, begin = before.removesuffix(" "), begin + (target[begin : begin + 1] == " ")
+            elif tags[child].is_word:
+                left, right = target[begin - 1 : begin], target[begin : begin + 1]
+                block = " " * (is_letter(left) or left in _CLOSING) + block + " " * is_letter(right)
+            pieces += [html.escape(before, quote=False), block]
         pieces.append(html.escape(target[begin:end], quote=False))
         rendered[index] = "".join(pieces if index < 0 else [tags[index].opening, *pieces, tags[index].closing])
     return rendered[-1]

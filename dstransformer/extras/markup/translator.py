@@ -63,9 +63,12 @@ class MarkupTranslator(Translator):
         for part, (best, *_) in zip(found.parts, found.outputs, strict=True):
             links = [(src - part.first_word, tgt) for src, tgt in best.alignment or ()]
             divided[part.owner].append(Translated(part.text, best.text, links))
-        return [
-            [one._replace(text=place_in_sentences(source, text, parts))]
-            for source, text, parts, (one,) in zip(
-                marked, found.texts, divided, found.join(keep_spaces=True), strict=True
-            )
+        joined = [
+            place_in_sentences(source, text, parts)
+            for source, text, parts in zip(marked, found.texts, divided, strict=True)
         ]
+        # A line may come with its end, which is a space in the text.
+        ends = [text[len(text.rstrip("\r\n")) :] for text in texts]
+        joined = [text.removesuffix(" ") + end if end else text for text, end in zip(joined, ends, strict=True)]
+        outputs = found.join(keep_spaces=True)
+        return [[one._replace(text=text)] for (one,), text in zip(outputs, joined, strict=True)]

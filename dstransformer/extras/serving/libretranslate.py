@@ -21,7 +21,7 @@ from dstransformer.errors import DataError, shown
 from dstransformer.extras.serving.app import add_reports, wait_for_disconnect
 from dstransformer.extras.serving.guard import CLIENT_CLOSED_REQUEST, FORM, Guard, RefusedError, content_type
 from dstransformer.extras.serving.schema import TranslateRequest
-from dstransformer.extras.serving.service import Service
+from dstransformer.extras.serving.service import Service, read_sources
 from dstransformer.io.detection import load_detector
 from dstransformer.io.languages import english_name, language, list_codes, matching_codes
 from dstransformer.io.requirements import check_installed
@@ -144,7 +144,8 @@ def _add_translations(app: FastAPI, service: Service, languages: Languages) -> N
         if len(texts) > service.limits.sentences:
             raise RefusedError(400, f"q has more than {service.limits.sentences:,} texts (--max-sentences)")
         if asked.source == "auto":
-            sources = await asyncio.to_thread(lambda: [languages.scores(text)[0] for text in texts])
+            plain = await asyncio.to_thread(read_sources, texts, asked.format == "html")
+            sources = await asyncio.to_thread(lambda: [languages.scores(one.text)[0] for one in plain])
         else:
             sources = [(languages.find(asked.source), 100.0)] * len(texts)
         for source, _ in sources:

@@ -114,7 +114,7 @@ class Service:
             return await self._translate_texts(given, request, disconnect)
         prefixes = self._prefixes(request, len(given))
         self._check_size(given, request)
-        sources = await _off_the_loop(_read_sources, given, request.markup, size=sum(map(len, given)))
+        sources = await _off_the_loop(read_sources, given, request.markup, size=sum(map(len, given)))
         texts = self._with_tags([source.text for source in sources], request.to)
         queries = await self._tokenize(texts, prefixes)
         indices = [index for index, query in enumerate(queries) if query.tokens]
@@ -146,7 +146,7 @@ class Service:
         self._check_size(given, request)
         _check_characters(given, len(given))
         size = sum(map(len, given))
-        sources = await _off_the_loop(_read_sources, given, request.markup, size=size)
+        sources = await _off_the_loop(read_sources, given, request.markup, size=size)
         begins, texts = self._split_tags([with_breaks(one) for one in sources], request.to)
         try:
             sentences, owners = await _off_the_loop(split_sentences, texts, self._model.info.src_lang, size=size)
@@ -300,7 +300,7 @@ async def _off_the_loop(work: Callable[..., Result], *arguments: Any, size: int)
     return await asyncio.to_thread(work, *arguments) if size > _LONG_TEXT else work(*arguments)
 
 
-def _read_sources(texts: Sequence[str], markup: bool) -> list[MarkedText]:
+def read_sources(texts: Sequence[str], markup: bool) -> list[MarkedText]:
     """The sentences of a request, and their tags if they have markup.
 
     Raises:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dstransformer.data.alignment import Link, read_links
-from dstransformer.extras.markup.markup import MAX_TAGS, parse_markup
+from dstransformer.extras.markup.markup import MAX_TAGS, MarkedText, parse_markup
+from dstransformer.extras.markup.sentences import Translated, place_in_sentences, with_breaks
 from dstransformer.extras.markup.tag_placement import place_tags
 
 _TAG = re.compile(r"<[^<>]*>")
@@ -50,6 +51,21 @@ EXAMPLES = [
     # inside of words
     ("un<b>believ</b>able!", "unglaublich!", "0-0", "<b>unglaublich</b>!"),
     ("a do<x/>g", "ein Hund", "0-0 1-1", "ein <x/>Hund"),
+    # placeholders and entities stay whole
+    ("'%s' <b>for X</b> is", "'%s' X", "0-0 1-0 2-1", "'<b>%s' X</b>"),
+    ("a <b>%(x)s</b>, <x/>{0}!", "%(x)s, ({0})", "1-0 2-1", "<b>%(x)s</b>, <x/>({0})"),
+    ("<i>a</i> <b>c</b> b", "b ${ x } %1$-5.2f", "0-2 1-2 2-0", "b <i><b>${ x }</b></i> %1$-5.2f"),
+    ("<i>a</i> b", "x &copy; b", "0-1", "x <i>&amp;copy;</i> b"),
+    # opaque elements: at the place of a word, or between the sentences
+    ("Use <code>f</code> to read.", "Zum Lesen f.", "0-1 1-0", "<code>f</code> Zum Lesen f."),
+    ("Run <a><code>f</code></a>!", "Lauf!", "0-0", "Lauf <a><code>f</code></a>!"),
+    ("<code>f</code> is (<code>g</code> or) so", "Es (oder so) ist", "0-2 1-1 2-1",
+     "<code>f</code> Es (<code>g</code> oder so) ist"),
+    ('as "<code>f</code>" is', 'ist "" so', "0-2 1-1 2-0", 'ist "<code>f</code>" so'),
+    ("H<sub translate='no'>2</sub>O is", "ist HO", "0-1 1-0", "ist H<sub translate='no'>2</sub>O"),
+    ("<style>a<b</style><p>a b</p>", "b a", "0-1 1-0", "<style>a<b</style> <p>b a</p>"),
+    ("<pre>a <!-- c -->\n\n<!-- d -->\n b</pre>", "A B", "0-0 1-1", "<pre>A <!-- c -->\n\n<!-- d -->\n B</pre>"),
+    ("说<code>x</code>话", "Say it", "0-0", "<code>x</code> Say it"),
     # entities, and nothing
     ("R&amp;D &lt; <b>x</b>", "R&D < x>", "0-0 1-1 2-2", "R&amp;D &lt; <b>x&gt;</b>"),
     ("AT&T", "AT&T", "0-0", "AT&amp;T"),
@@ -123,6 +139,64 @@ def test_pairs_stay_around_their_words_if_nothing_moves(line: str) -> None:
         other = there[tag.opening]
         if tag.closing and held:
             assert held in re.sub(r"\W", "", placed.text[other.begin : other.end])
+
+
+def opaque_elements() -> st.SearchStrategy[str]:
+    """Elements that are not text, with what would be tags, entities and line ends in text."""
+    inside = st.text(alphabet="ab <&>\n\t\u00ad'\"=;", max_size=8).map(lambda text: text.replace("<", "< "))
+    raw = st.tuples(st.sampled_from(["script", "STYLE", "textarea"]), st.text(alphabet="ab<>&/\n'\" ", max_size=8))
+    named = st.tuples(st.sampled_from(["code", "Kbd", "samp", "var", "svg", "math"]), inside)
+    said = st.tuples(st.sampled_from(["div translate='no'", "span class='>notranslate'", "pre TRANSLATE=NO"]), inside)
+    said = said.map(lambda pair: (pair[0].replace("'>", "'a> "), pair[1]))
+    whole = st.one_of(raw, named, said).map(lambda pair: f"<{pair[0]}>{pair[1]}</{pair[0].split()[0].swapcase()}>")
+    return st.one_of(whole, whole.map(lambda one: f"<kbd>{one}<kbd>a</b></kbd><i></kbd>"), st.just("<!-- a <b> -->"))
+
+
+@st.composite
+def documents(draw: st.DrawFn, depth: int = 3) -> str:
+    """Blocks, words with tags, and opaque elements, in any order."""
+    pieces = []
+    for _ in range(draw(st.integers(0, 4))):
+        kind = draw(st.integers(0, 5 if depth else 1))
+        if kind < 3:
+            text = st.text(alphabet='ab.,("é %s', max_size=6)
+            pieces.append(draw(text if kind else opaque_elements()))
+        else:
+            name = draw(st.sampled_from(["p", "b", "div", "pre", "i class='x'", "li"]))
+            pieces.append(f"<{name}>{draw(documents(depth=depth - 1))}</{name.split()[0]}>")
+        pieces.append(draw(st.sampled_from(["", " ", "\n", "<br>"])))
+    return "".join(pieces)
+
+
+def translated(document: str, seed: int, *, moves: bool) -> str:
+    """The document with every line translated to its words in another order, or the same."""
+    marked = parse_markup(document, "")
+    text = with_breaks(marked)
+    parts = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        words = line.split()
+        order = random.Random(seed).sample(range(len(words)), len(words)) if moves else [*range(len(words))]
+        links = [(number, place) for place, number in enumerate(order)]
+        parts.append(Translated(line, " ".join(words[number] for number in order), links))
+    return place_in_sentences(marked, text, parts or [Translated("", "", [])])
+
+
+def marks(marked: MarkedText) -> list[str]:
+    """The tags and opaque elements, and the line ends of ``<pre>`` without the spaces beside them."""
+    found = [mark.strip(" ") for tag in marked.tags for mark in (tag.opening, tag.closing)]
+    return sorted(filter(None, found))
+
+
+@given(documents(), st.integers(0, 99))
+@settings(max_examples=150, deadline=None)
+def test_what_is_not_text_comes_back_byte_for_byte(document: str, seed: int) -> None:
+    marked, result = parse_markup(document, ""), translated(document, seed, moves=True)
+    other = parse_markup(result, "")
+    assert marks(other) == marks(marked)
+    assert sorted("".join(other.text.split())) == sorted("".join(marked.text.split()))
+    same = parse_markup(translated(document, 0, moves=False), "")
+    assert "".join(same.text.split()) == "".join(marked.text.split())
+    assert [tag.opening for tag in same.tags if tag.is_opaque] == [tag.opening for tag in marked.tags if tag.is_opaque]
 
 
 @dataclass

@@ -60,6 +60,10 @@ def test_texts_of_several_sentences(opened: Bundle, translator: MarkupTranslator
     assert translator.translate([text, "", "<p></p>"], split=True) == [
         f"<h1>{first}</h1> <p><i>{second}</i>  {first}</p>", "", "<p></p>"
     ]  # fmt: skip
+    page = f"<style>p > b {{ }}</style><p>{TEXT[0]}</p><pre>\n  {TEXT[2]}\n{TEXT[0]}</pre><pre><code>a\n b</code></pre>"
+    expected = page.replace(TEXT[0], first).replace(TEXT[2], second)
+    assert translator.translate([f"<i>{TEXT[0]}</i>\n", "\n"], split=True) == [f"<i>{first}</i>\n", "\n"]
+    assert translator.translate([page], split=True)[0].replace("> <", "><") == expected
 
 
 def test_the_tag_of_a_direction_is_in_no_pair(translator: MarkupTranslator) -> None:
