@@ -87,7 +87,8 @@ class ShortlistOptions:
     def lexical_text(self, tokenizer: Tokenizer) -> str:
         """The lexical table that Marian makes a shortlist of: lines of target piece, source piece and probability.
 
-        It has the most probable target pieces of each source piece.
+        It has the most probable target pieces of each source piece. With a joint vocabulary, Marian itself lets a piece
+        stay as it is; with two, a probability of 1 does.
 
         Raises:
             DataError: See :meth:`build`.
@@ -95,11 +96,13 @@ class ShortlistOptions:
         corpus = self._open(tokenizer)
         table = lexical_table(corpus.split("train"), tokenizer.src.vocab_size, tokenizer.vocab_size)
         source, target = (one.pieces(range(one.vocab_size)) for one in (tokenizer.src, tokenizer))
-        chosen = [cell for cells in _likely(table, len(source), self.best) for cell in cells.tolist()]
-        return "".join(
-            f"{target[table.target[cell]]} {source[table.source[cell]]} {table.probability[cell]:.6g}\n"
-            for cell in chosen
-        )
+        kept, lines = {} if tokenizer.is_joint else same_pieces(tokenizer), []
+        for piece, cells in enumerate(_likely(table, len(source), self.best)):
+            row = dict(zip(table.target[cells].tolist(), table.probability[cells].tolist(), strict=True))
+            if piece in kept:
+                row[kept[piece]] = 1.0
+            lines += [f"{target[other]} {source[piece]} {probability:.6g}\n" for other, probability in row.items()]
+        return "".join(lines)
 
     def _open(self, tokenizer: Tokenizer) -> Corpus:
         """The corpus, which must have the tokenizer of the model."""
@@ -135,7 +138,7 @@ def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> Shortlist:
         frequent: Most frequent target pieces, which every translation may have, with the end of a sentence.
 
     Returns:
-        The shortlist. With a joint vocabulary a source piece may also stay itself, as names and numbers do.
+        The shortlist. A source piece that the target side has too may also stay itself, as names and numbers do.
     """
     split, tokenizer = corpus.split("train"), corpus.tokenizer
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
@@ -144,12 +147,19 @@ def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> Shortlist:
     most = np.argsort(-counts, kind="stable")[:frequent]
     always = sorted({EOS_ID, *most[counts[most] > 0].tolist()})
     table = lexical_table(split, tokenizer.src.vocab_size, tokenizer.vocab_size)
-    by_source = []
+    kept, by_source = same_pieces(tokenizer), []
     for piece, cells in enumerate(_likely(table, tokenizer.src.vocab_size, best)):
-        own = [piece] if tokenizer.is_joint and piece > EOS_ID else []
-        found = dict.fromkeys(own + table.target[cells].tolist())
+        itself = [kept[piece]] if piece in kept else []
+        found = dict.fromkeys(itself + table.target[cells].tolist())
         by_source.append([target for target in found if target not in always])
     return Shortlist(always, by_source)
+
+
+def same_pieces(tokenizer: Tokenizer) -> dict[int, int]:
+    """The target piece of each source piece that both sides have, by their text; bytes too, special ones not."""
+    source, target = (one.pieces(range(one.vocab_size))[EOS_ID + 1 :] for one in (tokenizer.src, tokenizer))
+    numbers = {text: piece for piece, text in enumerate(target, EOS_ID + 1)}
+    return {piece: numbers[text] for piece, text in enumerate(source, EOS_ID + 1) if text in numbers}
 
 
 def _likely(table: LexicalTable, src_size: int, best: int) -> Iterator[Int64]:
