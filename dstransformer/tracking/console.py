@@ -52,9 +52,8 @@ class PipeSafeConsole(Console):
 class ConsoleProgress(Tracker):
     """Shows update, epoch, loss, learning rate, speed, last BLEU and time; on standard error by default.
 
-    On a terminal the line moves with every update; what only a record of the metrics has, such as the loss, is that of
-    the last one. Elsewhere a line comes with each record, and one early. A narrow terminal shows less, but always the
-    update and the loss. ``-q`` hides all but updates that are not finite, and rollbacks.
+    On a terminal the line moves with every update, its loss with every record; elsewhere each record is a line, after
+    an early one. A narrow terminal omits all but update and loss, ``-q`` all but updates that diverge, and rollbacks.
     """
 
     name = "the progress display"
@@ -123,8 +122,7 @@ class ConsoleProgress(Tracker):
     def _count(self, step: int, tokens: int) -> None:
         """Move the line that is drawn, or print the first one if no record has come in ``_FIRST_LINE`` seconds."""
         self._tokens += tokens
-        is_late = self._step == self._first_step and self._elapsed() >= _FIRST_LINE
-        if self._live is not None or is_late:
+        if self._live is not None or (self._step == self._first_step and self._elapsed() >= _FIRST_LINE):
             speed = {"tokens_per_second": f"{self._tokens / self._elapsed():,.0f} tokens/s"}
             self._show_progress(step, self._record or speed)
 
