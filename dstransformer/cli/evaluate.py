@@ -77,7 +77,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
         runs = [_find_run(bundle) for bundle in bundles] if options.track else []
         learned = _open_learned(options, held)
         results: list[SystemResult] = []
-        language, tokenize = None, _tokenizer(options, bundles, test_sets)
+        language, tokenize = _stated_target(options, bundles), _tokenizer(options, bundles, test_sets)
         for path, bundle in zip(options.bundle, bundles, strict=True):
             translator = load_translator(options, bundle)
             language = language or target_language(bundle, translator)
@@ -88,6 +88,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
                     test_sets,
                     name=str(path),
                     tokenize=tokenize,
+                    language=language,
                     learned=learned,
                     write=write,
                     progress=progress,
@@ -147,28 +148,32 @@ def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
 
 def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argparse.Namespace:
     """The options, with the target language of ``--langpair`` as that of models of several directions."""
+    if options.to is not None or not any(bundle.directions for bundle in bundles):
+        return options
+    return argparse.Namespace(**{**vars(options), "to": _stated_target(options, bundles)})
+
+
+def _stated_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> str | None:
+    """The target language of ``--langpair``; None without it."""
     from dstransformer.io.languages import divide_codes
 
-    directions = [direction for bundle in bundles for direction in bundle.directions]
-    if options.langpair is None or options.to is not None or not directions:
-        return options
-    codes = [code for direction in directions for code in (direction.src_lang, direction.tgt_lang)]
-    return argparse.Namespace(**{**vars(options), "to": divide_codes(options.langpair, codes)[1]})
+    codes = [code for bundle in bundles for code in (bundle.src_lang, bundle.tgt_lang) if code]
+    codes += [code for bundle in bundles for one in bundle.directions for code in (one.src_lang, one.tgt_lang)]
+    return None if options.langpair is None else divide_codes(options.langpair, codes)[1]
 
 
 def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> str:
     """The tokenizer of BLEU, one for all systems: scores of different tokenizers are not compared."""
     from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer, tokenizer_note
-    from dstransformer.io.languages import divide_codes, language
+    from dstransformer.io.languages import language
 
     choice, option = options.tokenize or "auto", "--tokenize "
     codes = {
         str(path): _target_codes(bundle, options.to, test_sets)
         for path, bundle in zip(options.bundle, bundles, strict=True)
     }
-    if options.langpair is not None:
-        known = [code for bundle in bundles for code in (bundle.src_lang, bundle.tgt_lang) if code]
-        codes["--langpair"] = [divide_codes(options.langpair, known)[1]]
+    if (stated := _stated_target(options, bundles)) is not None:
+        codes["--langpair"] = [stated]
     for code in dict.fromkeys(code for found in codes.values() for code in found):
         if (note := tokenizer_note(code, choice)) is not None:
             logger.warning(note)
@@ -180,7 +185,8 @@ def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets
             f"BLEU of different languages does not compare: {each}; evaluate them apart, or choose one --tokenize"
         )
     if not chosen:
-        return text_tokenizer((line for one in test_sets for line in one.references), choice, option)
+        references = (line for one in test_sets for line in one.references)
+        return text_tokenizer(references, choice, option, "" if stated else "name it, as in --langpair en-ja, or ")
     return next(iter(chosen))
 
 

@@ -182,12 +182,12 @@ def add_decoding(parser: CommandParser, *, output: str | None = "--output", requ
             help="longer inputs: cut them, divide them at the ends of sentences, or translate nothing (the bundle's)",
         )
         parser.add_argument("--overwrite", action="store_true", help=f"replace an existing {output}")
-    parser.add_argument("--min-tokens", type=int, metavar="N", help="minimum output length (the bundle's)")
+    parser.add_argument("--min-tokens", type=int, metavar="N", help="minimum tokens before the end (the bundle's)")
     parser.add_argument(
         "--max-extra-tokens",
         type=int,
         metavar="N",
-        help="maximum output length beyond the input length (the bundle's)",
+        help="maximum output length beyond the input length, without the ends (the bundle's)",
     )
     parser.add_argument(
         "--batch-tokens",

@@ -80,15 +80,15 @@ def tokenizer_note(code: str | None, choice: str = "auto") -> str | None:
     return None
 
 
-def text_tokenizer(texts: Iterable[str], choice: str, option: str) -> str:
-    """The tokenizer for text whose language is not known.
+def text_tokenizer(texts: Iterable[str], choice: str, option: str, advice: str = "") -> str:
+    """The tokenizer for text whose language is not known; ``advice`` names another way than the choice of one.
 
     Raises:
         ConfigError: The choice is ``auto`` and the text needs another tokenizer than ``13a``.
     """
     if choice == "auto" and not is_divided(texts):
         raise ConfigError(
-            "BLEU depends on the language of this text, which is not known: choose a tokenizer, such as "
+            f"BLEU depends on the language of this text, which is not known: {advice}choose a tokenizer, such as "
             f"{option}zh, {option}ja-mecab, {option}ko-mecab or {option}char"
         )
     return bleu_tokenizer(None, choice, option)

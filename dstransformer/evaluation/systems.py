@@ -84,6 +84,7 @@ def evaluate_bundle(
     *,
     name: str,
     tokenize: str,
+    language: str | None = None,
     learned: Sequence[LearnedMetric] = (),
     is_lenient: bool = False,
     write: Callable[[str], None] | None = None,
@@ -97,6 +98,7 @@ def evaluate_bundle(
         test_sets: The test sets, all with sources.
         name: The name of the system.
         tokenize: The tokenizer of BLEU.
+        language: Code of the target language of a bundle that does not know its own.
         learned: Learned metrics, to add their scores.
         is_lenient: Whether a learned metric that fails is a warning.
         write: Called with each translation, in order.
@@ -110,7 +112,7 @@ def evaluate_bundle(
             test_set.sources,
             test_set.references,
             translator,
-            language=target_language(bundle, translator),
+            language=target_language(bundle, translator) or language,
             tokenize=tokenize,
             write=write,
             progress=progress,

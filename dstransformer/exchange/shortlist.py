@@ -6,8 +6,9 @@ all. The pieces come from lexical probabilities, IBM's model 1 (Brown et al., 19
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,7 +88,8 @@ class ShortlistOptions:
     def lexical_text(self, tokenizer: Tokenizer) -> str:
         """The lexical table that Marian makes a shortlist of: lines of target piece, source piece and probability.
 
-        It has the most probable target pieces of each source piece.
+        It has the most probable target pieces of each source piece. With a joint vocabulary, Marian itself lets a piece
+        stay as it is; with two, a probability of 1 does.
 
         Raises:
             DataError: See :meth:`build`.
@@ -95,11 +97,9 @@ class ShortlistOptions:
         corpus = self._open(tokenizer)
         table = lexical_table(corpus.split("train"), tokenizer.src.vocab_size, tokenizer.vocab_size)
         source, target = (one.pieces(range(one.vocab_size)) for one in (tokenizer.src, tokenizer))
-        chosen = [cell for cells in _likely(table, len(source), self.best) for cell in cells.tolist()]
-        return "".join(
-            f"{target[table.target[cell]]} {source[table.source[cell]]} {table.probability[cell]:.6g}\n"
-            for cell in chosen
-        )
+        kept = {} if tokenizer.is_joint else same_pieces(tokenizer)
+        rows = enumerate(_likely(table, len(source), self.best, kept))
+        return "".join(f"{target[other]} {source[piece]} {p:.6g}\n" for piece, row in rows for other, p in row.items())
 
     def _open(self, tokenizer: Tokenizer) -> Corpus:
         """The corpus, which must have the tokenizer of the model."""
@@ -135,7 +135,7 @@ def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> Shortlist:
         frequent: Most frequent target pieces, which every translation may have, with the end of a sentence.
 
     Returns:
-        The shortlist. With a joint vocabulary a source piece may also stay itself, as names and numbers do.
+        The shortlist. A source piece that the target side has too may also stay itself, as names and numbers do.
     """
     split, tokenizer = corpus.split("train"), corpus.tokenizer
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
@@ -144,20 +144,26 @@ def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> Shortlist:
     most = np.argsort(-counts, kind="stable")[:frequent]
     always = sorted({EOS_ID, *most[counts[most] > 0].tolist()})
     table = lexical_table(split, tokenizer.src.vocab_size, tokenizer.vocab_size)
-    by_source = []
-    for piece, cells in enumerate(_likely(table, tokenizer.src.vocab_size, best)):
-        own = [piece] if tokenizer.is_joint and piece > EOS_ID else []
-        found = dict.fromkeys(own + table.target[cells].tolist())
-        by_source.append([target for target in found if target not in always])
-    return Shortlist(always, by_source)
+    rows = _likely(table, tokenizer.src.vocab_size, best, same_pieces(tokenizer))
+    return Shortlist(always, [[target for target in row if target not in always] for row in rows])
 
 
-def _likely(table: LexicalTable, src_size: int, best: int) -> Iterator[Int64]:
-    """For each source piece the places in a table of its most probable target pieces, best first."""
+def same_pieces(tokenizer: Tokenizer) -> dict[int, int]:
+    """The target piece of each source piece that both sides have, by their text; bytes too, special ones not."""
+    source, target = (one.pieces(range(one.vocab_size))[EOS_ID + 1 :] for one in (tokenizer.src, tokenizer))
+    numbers = {text: piece for piece, text in enumerate(target, EOS_ID + 1)}
+    return {piece: numbers[text] for piece, text in enumerate(source, EOS_ID + 1) if text in numbers}
+
+
+def _likely(table: LexicalTable, src_size: int, best: int, kept: Mapping[int, int]) -> Iterator[dict[int, float]]:
+    """For each source piece its most probable target pieces, best first; of ``kept`` ones the same piece with 1."""
     order = np.lexsort((table.target, -table.probability, table.source))
-    starts = np.searchsorted(table.source, np.arange(src_size + 1))
-    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        yield order[begin : min(end, begin + best)]
+    starts = np.searchsorted(table.source, np.arange(src_size + 1)).tolist()
+    for piece, (begin, end) in enumerate(pairwise(starts)):
+        cells = order[begin : min(end, begin + best)]
+        itself = {kept[piece]: 1.0} if piece in kept else {}
+        likely = dict(zip(table.target[cells].tolist(), table.probability[cells].tolist(), strict=True))
+        yield itself | likely | itself
 
 
 def lexical_table(split: Split, src_size: int, tgt_size: int) -> LexicalTable:

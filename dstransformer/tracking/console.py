@@ -31,7 +31,7 @@ from dstransformer.tracking.events import (
     UpdateDone,
 )
 
-#: Seconds after which the first line of progress comes, if ``training.log_every`` updates take longer.
+#: Seconds after which the first line comes without a terminal, if ``training.log_every`` updates take longer.
 _FIRST_LINE = 10.0
 
 #: Columns of the bar.
@@ -52,8 +52,8 @@ class PipeSafeConsole(Console):
 class ConsoleProgress(Tracker):
     """Shows update, epoch, loss, learning rate, speed, last BLEU and time; on standard error by default.
 
-    The first line comes early, without what only a record of the metrics has, such as the loss. A narrow terminal
-    shows less, but always the update and the loss. ``-q`` hides all but updates that are not finite, and rollbacks.
+    On a terminal the line moves with every update, its loss with every record; elsewhere each record is a line, after
+    an early one. A narrow terminal omits all but update and loss, ``-q`` all but updates that diverge, and rollbacks.
     """
 
     name = "the progress display"
@@ -65,12 +65,13 @@ class ConsoleProgress(Tracker):
         self._console = console or PipeSafeConsole(stderr=True, force_interactive=redraws)
         self._live: Live | None = None
         self._step = 0
+        self._record: dict[str, str] = {}  # the last one
         self._parts: dict[str, str] = {}
         self._score = ""
         self._overall_speed: float | None = None
         self._first_step = 0
         self._start_time = time.monotonic()
-        self._tokens: int | None = 0  # until the first line
+        self._tokens = 0
 
     def emit(self, event: Event) -> None:
         """See ``Tracker.emit``."""
@@ -82,9 +83,10 @@ class ConsoleProgress(Tracker):
             case RunStart():
                 self._start(event)
             case UpdateDone(step, tokens):
-                self._show_early(step, tokens)
+                self._count(step, tokens)
             case TrainingProgress(step, metrics):
-                self._show_progress(step, _format_train_metrics(metrics))
+                self._record = _format_train_metrics(metrics)
+                self._show_progress(step, self._record)
             case EvaluationDone():
                 self._print_evaluation(event)
             case CostTotal(_, totals):
@@ -117,17 +119,16 @@ class ConsoleProgress(Tracker):
             self._live = Live(console=self._console, transient=True, get_renderable=self._draw)
             self._live.start()
 
-    def _show_early(self, step: int, tokens: int) -> None:
-        """Show the progress once after ``_FIRST_LINE`` seconds, if nothing has been shown by then."""
-        if self._tokens is None:
-            return
+    def _count(self, step: int, tokens: int) -> None:
+        """Move the line that is drawn, or print the first one if no record has come in ``_FIRST_LINE`` seconds."""
         self._tokens += tokens
-        if self._elapsed() >= _FIRST_LINE:
-            self._show_progress(step, {"tokens_per_second": f"{self._tokens / self._elapsed():,.0f} tokens/s"})
+        if self._live is not None or (self._step == self._first_step and self._elapsed() >= _FIRST_LINE):
+            speed = {"tokens_per_second": f"{self._tokens / self._elapsed():,.0f} tokens/s"}
+            self._show_progress(step, self._record or speed)
 
-    def _show_progress(self, step: int, parts: dict[str, str]) -> None:
+    def _show_progress(self, step: int, record: dict[str, str]) -> None:
         """Change the line that is drawn, or print one."""
-        self._tokens = None
+        parts = dict(record)
         if self._score:
             parts["score"] = self._score
         parts["elapsed"] = f"elapsed {_format_time(self._elapsed())}"

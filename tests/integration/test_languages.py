@@ -124,9 +124,11 @@ def test_files_of_a_language_that_is_not_named_are_refused(tmp_path: Path) -> No
     command = ["evaluate", "--ref", str(tmp_path / "ref"), "--systems", str(tmp_path / "system"), "--json"]
     done = run_dst(*command)
     assert done.returncode == 2
-    assert "BLEU depends on the language of this text, which is not known: choose a tokenizer" in done.stderr
-    done = run_dst(*command, "--tokenize", "zh")
-    assert json.loads(done.stdout)["metrics"]["bleu"] == pytest.approx(100.0)
+    says = "BLEU depends on the language of this text, which is not known: name it, as in --langpair en-ja, or choose a"
+    assert says in done.stderr
+    for option in (("--tokenize", "zh"), ("--langpair", "en-zh")):
+        done = run_dst(*command, *option)
+        assert json.loads(done.stdout)["metrics"]["bleu"] == pytest.approx(100.0)
 
 
 @pytest.mark.slow

@@ -63,6 +63,28 @@ def enumerate_outputs(model: Transformer, source: Tensor, most: int, alpha: floa
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
 
+@torch.no_grad()
+def search_by_definition(
+    model: Transformer, source: Tensor, beam_size: int, least: int, most: int, alpha: float
+) -> list[Hypothesis]:
+    """The search of the guide, one hypothesis at a time; outputs have ``least`` to ``most`` pieces before their end."""
+    live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    finished = []
+    for length in range(most + 1):
+        following = (EOS_ID,) if length == most else PIECES if length < least else (*PIECES, EOS_ID)
+        candidates = []
+        for log_probability, tokens in live:
+            logits = model_logits(model, [(source, torch.tensor((BOS_ID, *tokens)))])[-1].double().log_softmax(-1)
+            candidates += [(log_probability + logits[piece].item(), (*tokens, piece)) for piece in following]
+        candidates.sort(key=lambda candidate: -candidate[0])
+        for log_probability, tokens in candidates[:beam_size]:
+            if tokens[-1] == EOS_ID:
+                score = log_probability / ((5 + len(tokens)) / 6) ** alpha
+                finished.append(Hypothesis(list(tokens[:-1]), score, log_probability))
+        live = [candidate for candidate in candidates if candidate[1][-1] != EOS_ID][:beam_size]
+    return sorted(finished, key=lambda hypothesis: -hypothesis.score)
+
+
 def assert_same(actual: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     assert [[h.tokens for h in row] for row in actual] == [[h.tokens for h in row] for row in expected]
     for ours, theirs in zip(chain(*actual), chain(*expected), strict=True):
@@ -79,6 +101,22 @@ def test_a_wide_beam_finds_what_enumeration_finds(seed: int, alpha: float) -> No
     found = search(model, sources, decoding(120, length_penalty=alpha), n_best=20)
     expected = [enumerate_outputs(model, source, len(source) - 1 + 2, alpha)[:20] for source in sources]
     assert_same(found, expected)
+
+
+@pytest.mark.parametrize("kernels", ["1", "0"])
+@pytest.mark.parametrize(("beam_size", "least"), [(2, 0), (3, 0), (3, 2)])
+def test_a_narrow_beam_is_the_search_of_its_definition(
+    beam_size: int, least: int, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    sources, settings = draw_sources((2, 0, 1)), decoding(beam_size, min_tokens=least)
+    for seed in range(5):
+        model = toy_model(seed)
+        expected = [
+            search_by_definition(model, source, beam_size, least, max(len(source) - 1 + 2, least), 0.6)[:beam_size]
+            for source in sources
+        ]
+        assert_same(search(model, sources, settings, beam_size), expected)
 
 
 @pytest.mark.parametrize("kernels", ["1", "0"])

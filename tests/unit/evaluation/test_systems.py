@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sacrebleu.dataset import DATASETS
 from support.data.corpora import TEXT
+from support.models.random_bundle import random_bundle
 
 from dstransformer.cli import main
 from dstransformer.evaluation.bleu import score
@@ -52,11 +53,16 @@ def test_one_bundle_on_one_test_set(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["BLEU", "chrF2", "TER", "BLEU", "4"]
     # The outputs, scored as a file, have the same scores.
-    again = evaluated(capsys, "--ref a.de --systems out")
-    assert {name: again["metrics"][name] for name in ("bleu", "chrf", "ter")} == {
-        name: found["metrics"][name] for name in ("bleu", "chrf", "ter")
-    }
+    again = evaluated(capsys, "--ref a.de --systems out --langpair eng-de_AT")
+    assert again["metrics"] == found["metrics"]
     assert (again["file"], again["test_set"]["src"]) == ("out", None)
+
+
+def test_without_a_language_the_compound_split_bleu_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    nameless = random_bundle(Path("nameless"), provenance={"src_lang": None, "tgt_lang": None})
+    for command in (f"{nameless} --src b.en --ref b.de --max-extra-tokens 1", "--ref a.de --systems a.good"):
+        assert "bleu_compound_split" not in evaluated(capsys, command)["metrics"]
+        assert "bleu_compound_split" in evaluated(capsys, f"{command} --langpair en-de")["metrics"]
 
 
 def test_several_systems_on_several_test_sets(capsys: pytest.CaptureFixture[str]) -> None:

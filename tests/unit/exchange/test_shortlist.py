@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.data.corpora import build_toy, train_model
 from support.models.random_bundle import random_bundle
 from support.processes.launching import run_dst
 
@@ -168,6 +169,45 @@ def test_the_command_makes_and_uses_it(
     assert main(["export", "ct2", str(other), str(tmp_path / "y"), "--shortlist", str(toy_corpus)]) == 2
     assert "the corpus has another tokenizer than the model" in capsys.readouterr().err
     assert not (tmp_path / "y").exists()
+
+
+def build_with_equal_pieces(folder: Path) -> None:
+    """A corpus with two models that have the same pieces and normalise differently."""
+    folder.mkdir()
+    for name, rule in (("src", "nfkc"), ("tgt", "identity")):
+        (folder / name).write_bytes(train_model(normalization_rule_name=rule))
+    models = ["--no-joint", "--src-tokenizer-model", str(folder / "src"), "--tokenizer-model", str(folder / "tgt")]
+    build_toy(folder / "corpus", 400, *models, vocab_size=None)
+
+
+@pytest.mark.parametrize("kind", ["different", "equal"])
+def test_with_two_vocabularies_every_piece_of_both_can_be_copied(
+    tmp_path: Path, shared_folder: Callable[[str, Callable[[Path], object]], Path], kind: str
+) -> None:
+    if kind == "equal":
+        corpus = shared_folder("separate-equal", build_with_equal_pieces) / "corpus"
+    else:
+        corpus = shared_folder("separate-corpus", lambda folder: build_toy(folder, 400, "--no-joint"))
+    tokenizer = Corpus.open(corpus).tokenizer
+    assert not tokenizer.is_joint
+    assert tokenizer.shares_ids == (kind == "equal")
+    bundle, options = (
+        random_bundle(tmp_path / "bundle", tokenizer, tie_embeddings="target"),
+        ShortlistOptions(corpus, BEST, FREQUENT),
+    )
+    export_ct2(bundle, tmp_path / "ct2", shortlist=options)
+    rows = (line.split("\t") for line in (tmp_path / "ct2" / VOCABULARY_MAP).read_text(encoding="utf-8").splitlines())
+    allowed = {source: set(targets.split(" ")) for source, targets in rows}
+    lexicon: dict[str, dict[str, float]] = defaultdict(dict)
+    for line in options.lexical_text(tokenizer).splitlines():
+        target, source, probability = line.split(" ")
+        lexicon[source][target] = float(probability)
+    sides = (one.pieces(range(EOS_ID + 1, one.vocab_size)) for one in (tokenizer.src, tokenizer))
+    shared = set.intersection(*map(set, sides))
+    assert sum(piece.startswith("<0x") for piece in shared) == 256
+    assert len(shared) == (tokenizer.vocab_size - 4 if kind == "equal" else len(shared)) > 300
+    assert {piece for piece in shared if piece not in allowed[""] | allowed.get(piece, set())} == set()
+    assert {piece for piece in shared if lexicon[piece].get(piece) != 1.0} == set(), "Marian keeps the most probable"
 
 
 def test_the_lexical_table_of_marian_has_the_likely_pieces(toy_corpus: Path) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.models.packed import VOCAB, draw_pairs, model_logits, model_loss, tiny_config
 from torch import Tensor
 from torch.nn import functional as F
 
+from dstransformer.model import Transformer, ops
 from dstransformer.model import loss as loss_module
-from dstransformer.model import ops
 from dstransformer.model.loss import smoothed_cross_entropy
 from dstransformer.model.ops import cpu
 
@@ -84,6 +85,16 @@ def test_rows_beyond_the_targets_are_ignored(kernels: str, monkeypatch: pytest.M
     of_hidden, of_weight = torch.autograd.grad(loss, (filled, weight))
     torch.testing.assert_close((loss, nll, of_hidden[:TOKENS], of_weight), expected)
     assert not of_hidden[TOKENS:].any()
+
+
+def test_the_smoothed_target_has_a_share_on_rows_that_are_no_pieces() -> None:
+    torch.manual_seed(1)
+    model = Transformer(tiny_config(vocab_multiple=64), VOCAB, 0.1)
+    pairs = draw_pairs()
+    logits, targets = model_logits(model, pairs), torch.cat([tgt for _, tgt in pairs]).roll(-1)
+    assert logits.shape[1] == 64 > VOCAB
+    expected = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(model_loss(model), expected)
 
 
 def test_perfect_prediction_has_the_entropy_of_the_smoothed_target() -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from support.faults.disk import full_disk
+from support.processes.terminal import visible
 from support.services.mlflow_server import evaluation_of, make_manifest, make_start
 
 from dstransformer.config import load_config
@@ -256,6 +257,27 @@ def test_progress_on_a_terminal_shows_a_bar(width: int) -> None:
     assert "50/200" in text.getvalue()
     assert "loss 3.2500" in text.getvalue()
     assert "training finished" in text.getvalue()
+
+
+def test_on_a_terminal_the_line_moves_with_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, clock = io.StringIO(), 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    progress = ConsoleProgress(200, Console(file=text, force_terminal=True, width=120))
+
+    def line_after(event: Event) -> str:
+        progress.emit(event)
+        progress._live.refresh()
+        return visible(text.getvalue())[-1]
+
+    progress.emit(make_start(resume_step=100))
+    clock += 2.0
+    early = line_after(UpdateDone(101, 1200))
+    assert re.fullmatch(r"update 101/200  \S+  600 tokens/s  elapsed 0:00:02  ETA 0:03:18", early)
+    line_after(TrainingProgress(150, {"loss": 3.25, "epoch": 2.0}))
+    clock += 49.0
+    expected = r"update 151/200  \S+  epoch 2  loss 3.2500  elapsed 0:00:51  ETA 0:00:49"
+    assert re.fullmatch(expected, line_after(UpdateDone(151, 1200)))
+    progress.emit(RunEnd("finished"))
 
 
 def test_flatten_names_nested_values_with_dots() -> None:
