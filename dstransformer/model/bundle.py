@@ -27,7 +27,7 @@ from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
 from dstransformer.data.tokenizer import TOKENIZER_NAME as TOKENIZER
-from dstransformer.errors import ConfigError, DataError, UnreadableError, check_format_version, shown
+from dstransformer.errors import ConfigError, DataError, UnreadableError, check_format_version, shell_word, shown
 from dstransformer.io.files import file_sha256, read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import product_of
@@ -239,7 +239,8 @@ def open_bundle(path: str | Path) -> Bundle:
         raise DataError(f"{given} is a corpus, not a bundle: name a bundle that was trained on it, such as RUN/bundle")
     if missing and (folder / "checkpoints").is_dir():
         raise DataError(
-            f"{given} is a run without a final bundle yet: name one of its checkpoints (`dst checkpoints {given}`)"
+            f"{given} is a run without a final bundle yet: name one of its checkpoints "
+            f"(`dst checkpoints {shell_word(given)}`)"
         )
     if missing:
         raise DataError(
