@@ -108,7 +108,7 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     if path.is_dir():
         raise ConfigError(f"the tracking store {path} is a folder: move it, or name another store with tracking.uri")
     _, mark, options = uri.partition("?")
-    return sqlite_address(path, uri.partition(":")[0]) + mark + options
+    return sqlite_address(path) + mark + options
 
 
 def with_secrets(stored: str) -> str:
@@ -144,9 +144,11 @@ def is_same_store(one: str, other: str) -> bool:
     return _USER.sub("://", without_secrets(one)) == _USER.sub("://", without_secrets(other))
 
 
-def sqlite_address(path: Path, scheme: str = "sqlite") -> str:
+def sqlite_address(path: Path) -> str:
     """The address of a SQLite file. SQLAlchemy ends its name at ``?`` and decodes ``%41``; ``&key=`` seems a secret."""
-    return f"{scheme}:///" + re.sub(r"[%?&\n]", lambda character: quote(character[0]), str(path))
+    name = re.sub(r"[%?&\n]", lambda character: quote(character[0]), str(path))
+    # MLflow makes the folder of a file at sqlite:/// without decoding its name.
+    return f"sqlite:///{name}" if name == str(path) else f"sqlite+pysqlite:///{name}"
 
 
 def sqlite_path(tracking_uri: str) -> Path | None:
