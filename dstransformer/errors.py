@@ -105,10 +105,7 @@ def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
 
 
 def shell_word(value: object) -> str:
-    r"""A value, such as a path, as one word of a command for the user's shell.
-
-    Where a message would change it, as it shows all white space as single spaces, characters are written as ``\x0a``.
-    """
+    r"""A value as one word of a command for the user's shell. White space that messages change is written ``\x0a``."""
     text = str(value)
     if text.isprintable() and "  " not in text:
         return shlex.quote(text)

@@ -138,10 +138,9 @@ class BracketScores:
             names = ("f1", "precision", "recall", "complete_match", "tagging_accuracy")
             f1, precision, recall, complete, tagging = (found[metric] for metric in names)
             lines.append(f"{name:32} {f1:6.2f} {precision:9.2f} {recall:6.2f} {complete:8.2f} {tagging:7.2f}")
-        if self.all.failed:
-            lines.append(f"{self.all.failed:,} more failed: their words differ from the gold words")
-        if self.all.skipped:
-            lines.append(f"{self.all.skipped:,} more skipped: their parsed trees have no word that counts")
+        left_out = {"failed: their words differ from the gold words": self.all.failed}
+        left_out["skipped: their parsed trees have no word that counts"] = self.all.skipped
+        lines += [f"{number:,} more {reason}" for reason, number in left_out.items() if number]
         return "\n".join([*lines, self.signature])
 
 
