@@ -29,7 +29,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dstransformer
-from dstransformer.errors import ConfigError, DstError, UserError, counted
+from dstransformer.errors import ConfigError, DstError, UserError, counted, shell_word
 from dstransformer.io.json_text import JsonError, read_json
 from dstransformer.io.progress import Progress
 
@@ -238,7 +238,7 @@ def _read_address(path: Path) -> str:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         raise UserError(
             f"--cluster {path} cannot be read ({reason}): name the file that the scheduler wrote, as with "
-            f"`dask scheduler --scheduler-file {path}`"
+            f"`dask scheduler --scheduler-file {shell_word(path)}`"
         ) from None
     address = content.get("address") if isinstance(content, dict) else None
     if not isinstance(address, str):
@@ -277,13 +277,13 @@ def _check_workers(client: Client, path: Path, progress: Progress) -> None:
     try:
         client.wait_for_workers(1, timeout=3)
     except TimeoutError:
-        progress.note(f"waiting for a worker (`dask worker --scheduler-file {path} --nthreads 1`) ...")
+        progress.note(f"waiting for a worker (`dask worker --scheduler-file {shell_word(path)} --nthreads 1`) ...")
         try:
             client.wait_for_workers(1, timeout=_FIRST_WORKER_SECONDS)
         except TimeoutError:
             raise UserError(
                 f"the scheduler of --cluster {path} has no worker: start some with `dask worker --scheduler-file "
-                f"{path} --nthreads 1`"
+                f"{shell_word(path)} --nthreads 1`"
             ) from None
     found = client.run(resolve_name, "dstransformer:__version__", on_error="return")
     for address, there in found.items():

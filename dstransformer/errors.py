@@ -1,6 +1,8 @@
 """Errors for users. Each message states what is wrong, the value, where it was found, and how to fix it."""
 
+import os
 import re
+import shlex
 
 #: Replaces a password in messages and files.
 MASK = "***"
@@ -100,6 +102,15 @@ def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
         return text
     kept = (limit - 1) // 2
     return f"{text[:kept]}…{text[-kept:]}"
+
+
+def shell_word(value: object) -> str:
+    r"""A value as one word of a command for the user's shell. White space that messages change is written ``\x0a``."""
+    text = str(value)
+    if text.isprintable() and "  " not in text:
+        return shlex.quote(text)
+    escaped = (chr(b) if 32 < b < 127 and b not in b"\\'" else f"\\x{b:02x}" for b in os.fsencode(text))
+    return f"$'{''.join(escaped)}'"
 
 
 def without_secrets(text: str) -> str:

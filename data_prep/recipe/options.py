@@ -5,6 +5,7 @@ The command line is generated from these models. Errors name an option by its fl
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,13 +119,14 @@ def printable_name(path: Path) -> str:
 
 
 def _recorded(value: Any) -> Any:
-    """The value of an option as the manifest has it: files without their folders, addresses without their secrets."""
-    if isinstance(value, tuple):
-        names = [str(_recorded(one)) for one in value]
-        return names[0] if len(names) == 1 else shlex.join(names)
-    if isinstance(value, Address):
-        return str(value)
-    return printable_name(value) if isinstance(value, Path) else value
+    """The value of an option as the manifest has it, in words of a shell: without folders and secrets."""
+    if isinstance(value, tuple) and len(value) != 1:
+        return shlex.join(printable_name(one) if isinstance(one, Path) else str(one) for one in value)
+    (value,) = value if isinstance(value, tuple) else (value,)
+    if not isinstance(value, Path | Address | str):
+        return value
+    name = printable_name(value) if isinstance(value, Path) else str(value)
+    return shlex.quote(name) if re.search(r"[\s'\"\\]", name) else name
 
 
 #: Marks an option that only a recipe in a file has.

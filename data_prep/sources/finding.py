@@ -13,7 +13,7 @@ from data_prep.recipe.names import Address
 from data_prep.sources.texts import Text, local_text
 from dstransformer.data import InputFile
 from dstransformer.errors import DataError
-from dstransformer.io.files import file_sha256
+from dstransformer.io.files import file_sha256, matching
 from dstransformer.io.progress import Progress
 
 Stream = Callable[[], Iterator[pa.Table]]
@@ -81,7 +81,7 @@ def _matches(path: Path) -> list[Path]:
     """The files that a pattern fits, in alphabetical order."""
     if path.exists() or not glob.has_magic(str(path)):
         return [path]
-    if found := sorted(Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir()):  # noqa: PTH207
+    if found := [file for file in matching(path) if not file.is_dir()]:
         return found
     raise DataError(f"no file fits {path}: check the pattern and its folder")
 

@@ -184,7 +184,7 @@ def _command_line(options: Mapping[str, Option]) -> str:
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words += [f"--{flag}", shlex.join(str(value).split(" ")) if name == "symbols" else str(value)]
+            words += [f"--{flag}", shlex.join(str(value).split(" ") if name == "symbols" else shlex.split(str(value)))]
     return " ".join(words)
 
 

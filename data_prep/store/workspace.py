@@ -27,7 +27,7 @@ from data_prep.store.chunks import RECORD_NAME as CHUNK_RECORD
 from data_prep.store.folders import FULL_ADVICE, LOCK_NAME, hold, list_names
 from data_prep.workers import Workers
 from dstransformer.data import Option
-from dstransformer.errors import DataError, DstError, StorageError, UserError
+from dstransformer.errors import DataError, DstError, StorageError, UserError, shell_word
 from dstransformer.io.files import file_sha256, is_plain_name, storage_errors, sync, write_durably
 from dstransformer.io.json_text import JsonError, read_json
 from dstransformer.io.progress import Progress
@@ -238,7 +238,8 @@ class Workspace:
         record = self._load(stage.name)
         if record is None:
             raise UserError(
-                f"{self.folder} has no finished stage {stage.name!r}; run `dst-prep {stage.name} --work {self.folder}`"
+                f"{self.folder} has no finished stage {stage.name!r}; run `dst-prep {stage.name} "
+                f"--work {shell_word(self.folder)}`"
             )
         return record
 
@@ -253,7 +254,7 @@ class Workspace:
             if record.after != before.key:
                 raise UserError(
                     f"the stage {stage.name!r} in {self.folder} was made from other text or options than "
-                    f"the folder holds now: run `dst-prep {stage.name} --work {self.folder}` again"
+                    f"the folder holds now: run `dst-prep {stage.name} --work {shell_word(self.folder)}` again"
                 )
         return records
 
@@ -268,7 +269,7 @@ class Workspace:
         except ValidationError:
             raise UserError(
                 f"the stage {stage.name!r} in {self.folder} was made by another version of dst-prep: "
-                f"run `dst-prep {stage.name} --work {self.folder}` again"
+                f"run `dst-prep {stage.name} --work {shell_word(self.folder)}` again"
             ) from None
 
     @contextmanager

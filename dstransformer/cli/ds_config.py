@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, add_experiment
@@ -75,5 +76,5 @@ def _convert(path: str) -> str:
     for line in conversion.notes:
         note(f"note: {line}")
     if conversion.settings:
-        say(f"use with: --set {' '.join(conversion.settings)}")
+        say(f"use with: --set {shlex.join(conversion.settings)}")
     return json.dumps(conversion.fragment, indent=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, folder
-from dstransformer.errors import UserError
+from dstransformer.errors import UserError, shell_word
 from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def run_marian(options: argparse.Namespace) -> CommandResult:
     export_marian(
         options.bundle, options.out, shortlist=shortlist, overwrite=options.overwrite, finish=_finish(options)
     )
-    return CommandResult(f"{options.out}: a model of Marian; decode with --config {options.out / DECODER}")
+    return CommandResult(f"{options.out}: a model of Marian; decode with --config {shell_word(options.out / DECODER)}")
 
 
 def run_ct2(options: argparse.Namespace) -> CommandResult:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from dstransformer.errors import ConfigError, shown
+from dstransformer.errors import ConfigError, shell_word, shown
 
 #: DeepSpeed keys that are derived from the experiment, and what determines each of them.
 OWNED = {
@@ -148,7 +148,7 @@ def check_fragment(fragment: Mapping[str, Any], origin: str) -> None:
         more = f" and {len(problems) - _MAX_NAMED} more" if len(problems) > _MAX_NAMED else ""
         raise ConfigError(
             f"{origin} has {len(problems)} entries that cannot be used as they are: {named}{more}; "
-            f"`dst ds-config --from {origin}` converts the file and says what becomes of each"
+            f"`dst ds-config --from {shell_word(origin)}` converts the file and says what becomes of each"
         )
 
 

@@ -19,7 +19,7 @@ from pydantic import (
 from dstransformer.data.directions import Direction
 from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import TOKENIZER_NAME
-from dstransformer.errors import DataError, shown
+from dstransformer.errors import DataError, shell_word, shown
 from dstransformer.io.files import is_plain_name
 from dstransformer.io.json_text import read_record
 
@@ -337,12 +337,12 @@ def _no_corpus(folder: Path) -> str:
     if folder.exists() and not folder.is_dir():
         return f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
     if not folder.exists():
-        return f"{folder} is not a corpus: it does not exist; make it with `dst-prep build --out {folder}`"
+        return f"{folder} is not a corpus: it does not exist; make it with `dst-prep build --out {shell_word(folder)}`"
     built = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}") if (path.parent / TOKENIZER_NAME).exists())
     if built:
         advice = f"did you mean {built[0]}?"
     elif any(folder.iterdir()):
         advice = "name the folder that `dst-prep build` made"
     else:
-        advice = f"make one with `dst-prep build --out {folder}`"
+        advice = f"make one with `dst-prep build --out {shell_word(folder)}`"
     return f"{folder} is not a corpus: it has no {MANIFEST_NAME}; {advice}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import hashlib
 import logging
 import os
@@ -79,6 +80,13 @@ def read_error(path: Path, error: OSError) -> DataError:
     is_damage = isinstance(error, FileNotFoundError) or error.errno in _DAMAGE
     kind = DataError if is_damage else UnreadableError
     return kind(f"cannot read {path}: {error.strerror or error}")
+
+
+def matching(pattern: Path) -> list[Path]:
+    """The files and folders that a pattern fits, sorted. The name of a folder that exists is no pattern."""
+    folder = next(parent for parent in pattern.parents if parent.is_dir())
+    names = glob.glob(str(pattern.relative_to(folder)), root_dir=folder, recursive=True)  # noqa: PTH207
+    return sorted(folder / name for name in names)
 
 
 def file_sha256(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterator
@@ -89,7 +90,9 @@ class RemoteFolder:
         with self._errors("delete from"):
             self._files.invalidate_cache()
             try:
-                self._files.rm(self._path(name), recursive=True)
+                # fsspec takes the name for a pattern, but not on a local disk.
+                path = self._path(name) if "file" in self._files.protocol else glob.escape(self._path(name))
+                self._files.rm(path, recursive=True)
             except FileNotFoundError:
                 return
 

@@ -186,3 +186,16 @@ def test_what_is_wrong_with_an_address_is_one_line(
     type(s3).clear_instance_cache()
     with pytest.raises(DataError, match=r"\(Unable to locate credentials\)"):
         Mirror(ADDRESS).complete()
+
+
+@pytest.mark.parametrize("name", ["a[1]", "a*", "a%41 ü'&#;"])
+def test_deleting_takes_an_address_for_no_pattern(s3: Any, tmp_path: Path, name: str) -> None:
+    for root in ("s3://bucket/runs", "memory://runs", f"file://{tmp_path}/runs"):
+        mirror, other = RemoteFolder(f"{root}/{name}"), RemoteFolder(f"{root}/a1")
+        for folder in (mirror, other):
+            folder.write("step[1]/x", b"1")
+        other.write("step1/x", b"1")
+        other.delete("step[1]")
+        mirror.delete("step[1]")
+        assert (mirror.names(), other.names()) == ([], ["step1"])
+        assert other.read("step1/x") == b"1"

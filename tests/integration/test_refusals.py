@@ -37,6 +37,7 @@ COMMANDS = [
     ("train toy --corpus CORPUS --run NEW --resume FOLDER", ["FOLDER is not a checkpoint"]),
     ("train toy --corpus CORPUS --run NEW --init CORPUS", ["--init CORPUS: CORPUS is a corpus, not a bundle"]),
     ("train toy --corpus NEW --run NEW/run", ["NEW is not a corpus"]),
+    ("train toy --corpus my&corpus --run NEW", ["`dst-prep build --out 'my&corpus'`"]),
     ("train toy --corpus CORPUS --run CORPUS/run", ["CORPUS is a corpus"]),
     ("train toy --corpus CORPUS --run FOLDER", ["is not a run folder and not empty (thesis.tex)"]),
     ("train base", ["the following arguments are required: --corpus, --run", "`dst train --help`"]),

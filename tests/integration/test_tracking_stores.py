@@ -77,6 +77,23 @@ def test_a_new_store_gets_the_whole_run(run_folder: Path, caplog: pytest.LogCapt
     assert "does not know run" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["q?x", "p%41", "a&token=1#;", "new\nline ü'\"[a]{b}"])
+def test_every_record_arrives_and_nothing_lies_elsewhere_whatever_the_folders_name(tmp_path: Path, name: str) -> None:
+    run_folder = tmp_path / name / "run"
+    run_folder.mkdir(parents=True)
+    record_local_run(run_folder)
+    assert send_pending(run_folder) == 0
+    client, run = tracked_run(run_folder)
+    assert (run.info.status, run.data.metrics["final_test/bleu"]) == ("FINISHED", 33.0)
+    assert train_steps(client, run) == [10, 20]
+    assert {artifact.path for artifact in client.list_artifacts(run.info.run_id)} > {"config.yaml", "plots"}
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert {artifact.path for artifact in client.list_logged_model_artifacts(model.model_id)} > {"MLmodel", "bundle"}
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    made = {path.name for path in run_folder.parent.iterdir() if not path.name.startswith(".")}
+    assert made == {"mlartifacts", "mlflow.db", "run"}
+
+
 def test_dst_track_does_not_call_a_run_sent_whose_records_are_gone(run_folder: Path) -> None:
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
     tracker.emit(make_start())

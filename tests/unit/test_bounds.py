@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from support.training.manifests import change_manifest
 
 from dstransformer.config.yaml_text import MAX_BYTES, parse_yaml
 from dstransformer.data import Corpus, Tokenizer, tokenizer
-from dstransformer.errors import ConfigError, DataError, shown
+from dstransformer.errors import ConfigError, DataError, shell_word, shown
 from dstransformer.io.files import file_sha256, path_inside
 from dstransformer.io.text import MAX_LINE_BYTES, iter_arriving, iter_lines
 from dstransformer.model import open_bundle
@@ -150,3 +151,13 @@ def test_a_record_cannot_name_a_file_outside_of_its_folder(tmp_path: Path, name:
 def test_no_escape_sequence_reaches_a_terminal() -> None:
     assert shown("a\x1b[31m\x9bb\u202e", quote=False) == r"a\x1b[31m\x9bb\u202e"
     assert shown("Zwölf 日本", quote=False) == "Zwölf 日本"
+
+
+@pytest.mark.parametrize(
+    "path", ["runs/a", "my runs/ünï'q", 'a&b;c#d?[e]%41"f$g`h\\', "two  spaces", "new\nline ü\\'", "\udcff"]
+)
+def test_a_path_in_a_message_is_one_word_of_a_shell(path: str) -> None:
+    line = shown(f"run `dst track {shell_word(path)}`", quote=False, limit=1000)
+    word = line.removeprefix("run `dst track ").removesuffix("`")
+    printed = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
+    assert os.fsdecode(printed.stdout) == path

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dstransformer.data.alignment import parse_links
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, shell_word
 from dstransformer.io.command import exit_on_sigterm, run_guarded
 from dstransformer.io.text import iter_lines, writing_files, writing_lines
 
@@ -41,7 +40,7 @@ def main() -> int:
     else:
         # A pipeline fails with any of its programs.
         shell = ["bash", "-o", "pipefail", "-c"]
-        quoted = {name: shlex.quote(str(path)) for name, path in files.items()}
+        quoted = {name: shell_word(path) for name, path in files.items()}
         run([*shell, fill(options.command, quoted)], {}, "alignments.command")
     with writing_lines(options.to, overwrite=True) as write:
         for line in links_of(options.src, options.tgt, files, pairs):

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from dstransformer.errors import DstError, counted, without_secrets
+from dstransformer.errors import DstError, counted, shell_word, without_secrets
 from dstransformer.extras.doctor.finding import Finding
 from dstransformer.io.files import lock_owner
 from dstransformer.io.products import RUN_LOCK
@@ -82,7 +82,7 @@ def check_outboxes(runs: Path) -> Iterator[Finding]:
     if not found:
         yield Finding("records", f"none pending in {runs}")
         return
-    named = "; ".join(f"dst track {run}" for run in list(found)[:_MAX_NAMED])
+    named = "; ".join(f"dst track {shell_word(run)}" for run in list(found)[:_MAX_NAMED])
     more = f"; and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     text = f"{counted(sum(found.values()), 'record')} of {counted(len(found), 'run')} in {runs} not in MLflow"
     yield Finding("records", text, "FAULT", f"once the store answers: {named}{more}")
@@ -104,13 +104,13 @@ def check_tracking(run: Path, *, in_training: bool) -> Iterator[Finding]:
         yield Finding("mlflow store", "the run is not tracked")
         return
     yield check_store(state.tracking_uri)
-    number = _count(run)
+    number, again = _count(run), f"dst track {shell_word(run)}"
     if isinstance(number, str):
         yield Finding("records", number, "FAULT")
     elif number and not in_training:
-        yield Finding("records", f"{counted(number, 'record')} not in MLflow", "FAULT", f"dst track {run}")
+        yield Finding("records", f"{counted(number, 'record')} not in MLflow", "FAULT", again)
     elif not in_training and lacks_end(Outbox(run)):
-        yield Finding("records", "MLflow takes the run for RUNNING", "note", f"dst track {run} marks it as FAILED")
+        yield Finding("records", "MLflow takes the run for RUNNING", "note", f"{again} marks it as FAILED")
     else:
         yield Finding("records", f"{number} to be sent by the training" if number else "MLflow has all")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from dstransformer.errors import DataError
-from dstransformer.extras.parsing.trees import EMPTY, TOP, Located, Tree, plain_label
+from dstransformer.extras.parsing.trees import EMPTY, TOP, Located, Tree, normalise, plain_label
 
 #: Labels that do not count: phrases are skipped, words are removed.
 DELETED = frozenset({TOP, EMPTY, ",", ":", "``", "''", "."})
@@ -17,7 +17,7 @@ DELETED = frozenset({TOP, EMPTY, ",", ":", "``", "''", "."})
 #: Labels that count as another.
 EQUAL = {"PRT": "ADVP"}
 
-#: Maximum words, of those that count, of a sentence in the second table.
+#: Maximum words, with punctuation and without empty elements, of a gold sentence in the second table.
 CUTOFF = 40
 
 SIGNATURE = "evalb|COLLINS.prm|deleted:TOP -NONE- , : `` '' .|ADVP=PRT|tags:{tags}"
@@ -41,6 +41,7 @@ class Counts:
     Attributes:
         sentences: Sentences that were compared.
         failed: Sentences that could not be, because their words differ: they add nothing else.
+        skipped: Sentences whose parsed tree has no word that counts: they add nothing else.
         gold: Brackets of the gold tree.
         parsed: Brackets of the parsed tree.
         matched: Brackets that both have.
@@ -53,6 +54,7 @@ class Counts:
 
     sentences: int = 0
     failed: int = 0
+    skipped: int = 0
     gold: int = 0
     parsed: int = 0
     matched: int = 0
@@ -120,6 +122,7 @@ class BracketScores:
         return {
             "sentences": self.all.sentences,
             "failed": self.all.failed,
+            "skipped": self.all.skipped,
             "metrics": _without_nan(self.all.metrics()),
             f"metrics_up_to_{CUTOFF}_words": _without_nan(self.short.metrics()),
             "signature": self.signature,
@@ -135,8 +138,10 @@ class BracketScores:
             names = ("f1", "precision", "recall", "complete_match", "tagging_accuracy")
             f1, precision, recall, complete, tagging = (found[metric] for metric in names)
             lines.append(f"{name:32} {f1:6.2f} {precision:9.2f} {recall:6.2f} {complete:8.2f} {tagging:7.2f}")
-        failed = f"\n{self.all.failed:,} more failed: their words differ from the gold words" if self.all.failed else ""
-        return "\n".join(lines) + failed + f"\n{self.signature}"
+        left_out = {"failed: their words differ from the gold words": self.all.failed}
+        left_out["skipped: their parsed trees have no word that counts"] = self.all.skipped
+        lines += [f"{number:,} more {reason}" for reason, number in left_out.items() if number]
+        return "\n".join([*lines, self.signature])
 
 
 def score_files(gold: Sequence[Located], parsed: Sequence[Located], tags: Tags = "parsed") -> BracketScores:
@@ -170,7 +175,7 @@ def score_trees(gold: Sequence[Tree], parsed: Sequence[Tree], tags: Tags = "pars
     for ours, theirs in zip(gold, parsed, strict=True):
         counts = score_tree(ours, theirs, tags)
         everything += counts
-        if counts.words <= CUTOFF:
+        if sum(leaf.label != EMPTY for leaf in ours.leaves()) <= CUTOFF:
             short += counts
     return BracketScores(everything, short, SIGNATURE.format(tags=tags))
 
@@ -181,9 +186,11 @@ def score_tree(gold: Tree, parsed: Tree, tags: Tags = "parsed") -> Counts:
         parsed = _retag(parsed, gold, tags)
     gold_words, gold_brackets = _flatten(gold)
     parsed_words, parsed_brackets = _flatten(parsed)
-    if tags != "parsed" and gold_words and not parsed.words():  # no tree at all: nothing is right
-        return Counts(sentences=1, gold=len(gold_brackets), words=len(gold_words))
-    if not gold_words or [word for word, _ in gold_words] != [word for word, _ in parsed_words]:
+    if not parsed_words:
+        if tags != "parsed" and gold_words:  # no tree at all: nothing is right
+            return Counts(sentences=1, gold=len(gold_brackets), words=len(gold_words))
+        return Counts(skipped=1)
+    if [word for word, _ in gold_words] != [word for word, _ in parsed_words]:
         return Counts(failed=1)
     matched = (Counter(gold_brackets) & Counter(parsed_brackets)).total()
     spans = {(first, end) for _, first, end in gold_brackets}
@@ -227,7 +234,10 @@ def _flatten(tree: Tree) -> tuple[list[tuple[str, str]], list[Bracket]]:
 def _retag(tree: Tree, gold: Tree, tags: Tags) -> Tree:
     """A tree with tags of another over the same words; unchanged over other words."""
     leaves = [leaf for leaf in gold.leaves() if leaf.label != EMPTY]
-    if [leaf.word for leaf in leaves] != tree.words():
+    words = [leaf.word for leaf in leaves]
+    if words != tree.words():
+        tree = normalise(tree) or tree  # without its empty elements
+    if words != tree.words():
         return tree
     rest = iter(leaves)
 

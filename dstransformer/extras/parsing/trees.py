@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import without_ending
+from dstransformer.io.files import matching
 from dstransformer.io.text import iter_lines
 
 #: The label of a tree's outermost bracket, which has none in the treebank.
@@ -89,7 +89,7 @@ def find_tree_files(given: str) -> list[Path]:
         if not files:
             raise DataError(f"{given} holds no .mrg files: name a folder of the treebank, or a file")
         return files
-    files = [path] if path.exists() else sorted(Path(name) for name in glob.glob(given, recursive=True))  # noqa: PTH207
+    files = [path] if path.exists() else matching(path)
     if not files:
         raise DataError(f"{given} does not exist, and no file has a name of that pattern")
     return files

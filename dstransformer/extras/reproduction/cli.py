@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, folder
-from dstransformer.errors import UserError
+from dstransformer.errors import UserError, shell_word
 from dstransformer.io.colour import BOLD, paint
 from dstransformer.io.command import Commands
 from dstransformer.io.progress import note
@@ -96,7 +96,7 @@ def _write_record(options: argparse.Namespace) -> CommandResult:
     if path.exists():
         raise UserError(f"{path} already exists: give another name")
     record.read(options.recorded).without_places().write(path)
-    return CommandResult(f"{path}: `dst reproduce {path}` does the training again")
+    return CommandResult(f"{path}: `dst reproduce {shell_word(path)}` does the training again")
 
 
 def _describe(report: Report) -> str:

@@ -6,6 +6,7 @@ MLflow cannot open. Here a SQLite file is created aside, under a lock, and renam
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from functools import cache
@@ -13,9 +14,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from dstransformer.errors import without_secrets
+from dstransformer.errors import shell_word, without_secrets
 from dstransformer.io.files import hold_lock, sync
-from dstransformer.tracking.mlflow.location import ARTIFACTS_FOLDER
+from dstransformer.tracking.mlflow.location import ARTIFACTS_FOLDER, sqlite_address
 
 LOCK_SECONDS = 300.0  # creating the schema takes seconds, longer on a slow disk
 
@@ -70,7 +71,7 @@ def check_database(address: str) -> None:
     if found == newest:
         return
     advice = (
-        f"stop all programs that use it, back it up, and run `mlflow db upgrade {place}`"
+        f"stop all programs that use it, back it up, and run `mlflow db upgrade {shell_word(place)}`"
         if known.issuperset(found)
         else "install that version, or name another database with tracking.uri"
     )
@@ -106,14 +107,14 @@ def _create(path: Path) -> None:
     for engine in SqlAlchemyStore._engine_map.values():  # pooled connections would write to a file that was deleted
         if engine.url.database and Path(engine.url.database).absolute() == path:
             engine.dispose()
-    for leftover in path.parent.glob(f".{path.name}.new-*"):
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
         leftover.unlink()
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
-        SqlAlchemyStore(f"sqlite:///{temporary}", (path.parent / ARTIFACTS_FOLDER).as_uri()).engine.dispose()
+        SqlAlchemyStore(sqlite_address(temporary), (path.parent / ARTIFACTS_FOLDER).as_uri()).engine.dispose()
         sync(temporary)
         temporary.rename(path)
     finally:
-        SqlAlchemyStore._engine_map.pop(f"sqlite:///{temporary}", None)
-        for leftover in path.parent.glob(f"{temporary.name}*"):
+        SqlAlchemyStore._engine_map.pop(sqlite_address(temporary), None)
+        for leftover in path.parent.glob(f"{glob.escape(temporary.name)}*"):
             leftover.unlink()

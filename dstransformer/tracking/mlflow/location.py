@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from dstransformer.errors import MASK, ConfigError, DataError, without_secrets
 from dstransformer.io.files import replace_file
@@ -96,7 +96,7 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
         ConfigError: MLflow does not support the address.
     """
     from_environment = os.environ.get("MLFLOW_TRACKING_URI")
-    uri = configured or from_environment or f"sqlite:///{run_folder.absolute().parent / 'mlflow.db'}"
+    uri = configured or from_environment or sqlite_address(run_folder.absolute().parent / "mlflow.db")
     setting = "tracking.uri" if configured else "MLFLOW_TRACKING_URI"
     if not _is_store(uri):
         raise ConfigError(
@@ -107,9 +107,8 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
         return uri
     if path.is_dir():
         raise ConfigError(f"the tracking store {path} is a folder: move it, or name another store with tracking.uri")
-    scheme, _, rest = uri.partition(":///")
-    _, mark, options = rest.partition("?")
-    return f"{scheme}:///{path}{mark}{options}"
+    _, mark, options = uri.partition("?")
+    return sqlite_address(path) + mark + options
 
 
 def with_secrets(stored: str) -> str:
@@ -139,14 +138,23 @@ def check_secrets(tracking_uri: str) -> None:
 
 
 def is_same_store(one: str, other: str) -> bool:
-    """Whether two addresses differ in user and password at most."""
+    """Whether two addresses name one SQLite file, or differ in user and password at most."""
+    if path := sqlite_path(one):
+        return path == sqlite_path(other)
     return _USER.sub("://", without_secrets(one)) == _USER.sub("://", without_secrets(other))
+
+
+def sqlite_address(path: Path) -> str:
+    """The address of a SQLite file. SQLAlchemy ends its name at ``?`` and decodes ``%41``; ``&key=`` seems a secret."""
+    name = re.sub(r"[%?&\n]", lambda character: quote(character[0]), str(path))
+    # MLflow makes the folder of a file at sqlite:/// without decoding its name.
+    return f"sqlite:///{name}" if name == str(path) else f"sqlite+pysqlite:///{name}"
 
 
 def sqlite_path(tracking_uri: str) -> Path | None:
     """The file of a SQLite store; None for other stores."""
     scheme, _, rest = tracking_uri.partition(":///")
-    name = rest.partition("?")[0]
+    name = unquote(rest.partition("?")[0])
     return Path(name).absolute() if _scheme(scheme) == "sqlite" and name not in ("", ":memory:") else None
 
 
@@ -177,4 +185,4 @@ def _find_moved_store(tracking_uri: str, run_folder: Path) -> str:
     if path is None or path.exists():
         return tracking_uri
     beside = run_folder.absolute().parent / path.name
-    return f"sqlite:///{beside}" if beside.exists() or not path.parent.exists() else tracking_uri
+    return sqlite_address(beside) if beside.exists() or not path.parent.exists() else tracking_uri

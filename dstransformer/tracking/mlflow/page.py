@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +13,10 @@ from typing import Any
 
 from dstransformer.config import MixtureStage
 from dstransformer.data import Direction, Manifest, PartInfo, SourceInfo
-from dstransformer.errors import without_secrets
+from dstransformer.errors import shell_word, without_secrets
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking.events import RunStart, RunStatus, format_cost
-from dstransformer.tracking.mlflow.location import sqlite_path
+from dstransformer.tracking.mlflow.location import sqlite_address, sqlite_path
 
 #: Tags worth filtering runs by. The other facts are in the description.
 FILTER_TAGS = ("preset", "git_revision", "dstransformer", "world_size", "device", "host")
@@ -49,7 +48,7 @@ In Python, wherever MLflow is reached:
 ```python
 import mlflow
 
-mlflow.set_tracking_uri("{source}")
+mlflow.set_tracking_uri({source!r})
 mlflow.pyfunc.load_model("models:/{model_id}").predict(["A sentence."])
 ```
 
@@ -210,7 +209,7 @@ def point_stride(points: float) -> int:
 def checkpoint_note(record: Mapping[str, Any]) -> str:
     """The description of a checkpoint, in Markdown, from its record."""
     return CHECKPOINT_NOTE.format(
-        step=record["step"], path=record["path"], sha256=record["sha256"], folder=shlex.quote(record["path"])
+        step=record["step"], path=record["path"], sha256=record["sha256"], folder=shell_word(record["path"])
     )
 
 
@@ -245,7 +244,7 @@ def page_instructions(tracking_uri: str, experiment_id: str, run_id: str | None 
         return f"MLflow: {without_secrets(tracking_uri)}, experiment {experiment_id}, run {run_id}"
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
-    command = f"mlflow ui --backend-store-uri {shlex.quote(f'sqlite:///{path}')}"
+    command = f"mlflow ui --backend-store-uri {shell_word(sqlite_address(path))}"
     return f"MLflow: `{command}`, then open {UI_ADDRESS}/{page}"
 
 
@@ -306,11 +305,11 @@ def example_target(directions: Sequence[Direction]) -> str:
         return ""
     tags = {one.tgt_lang: {other.tag for other in directions if other.tgt_lang == one.tgt_lang} for one in tagged}
     first = min(tagged, key=lambda direction: len(tags[direction.tgt_lang]))
-    return f" --to {first.tgt_lang if len(tags[first.tgt_lang]) == 1 else shlex.quote(str(first.tag))}"
+    return f" --to {first.tgt_lang if len(tags[first.tgt_lang]) == 1 else shell_word(first.tag)}"
 
 
 def _format_usage(bundle: Path, manifest: Manifest) -> str:
-    folder, to = shlex.quote(str(bundle.absolute())), example_target(manifest.directions)
+    folder, to = shell_word(bundle.absolute()), example_target(manifest.directions)
     commands = (
         [command.format(folder) for command in manifest.form.usage]
         if manifest.form.usage

@@ -38,9 +38,7 @@ def parent_tags(tracking_uri: str, environment: Mapping[str, str] = os.environ) 
         environment: The environment variables.
     """
     run_id, store = environment.get("MLFLOW_RUN_ID"), environment.get("MLFLOW_TRACKING_URI", "")
-    path = sqlite_path(store)
-    is_same = is_same_store(store, tracking_uri) if path is None else path == sqlite_path(tracking_uri)
-    return {"mlflow.parentRunId": run_id} if run_id and is_same else {}
+    return {"mlflow.parentRunId": run_id} if run_id and is_same_store(store, tracking_uri) else {}
 
 
 def open_group(

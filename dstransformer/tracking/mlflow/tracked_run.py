@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dstransformer.errors import DataError, StorageError, UserError, counted, without_secrets
+from dstransformer.errors import DataError, StorageError, UserError, counted, shell_word, without_secrets
 from dstransformer.io.files import hold_lock, storage_errors
 from dstransformer.io.json_text import parse_json
 from dstransformer.io.products import RUN_LOCK
@@ -263,7 +263,7 @@ def send_evaluations(run_folder: Path, *, wait_seconds: float = 0.0) -> str | No
         try:
             send_pending(run_folder)
         except (StorageError, DataError) as error:
-            return f"MLflow does not have the scores yet: {error}; `dst track {run_folder}` sends them"
+            return f"MLflow does not have the scores yet: {error}; `dst track {shell_word(run_folder)}` sends them"
         except UserError:  # another process holds the run
             if time.monotonic() >= deadline:
                 return f"{run_folder} is being trained: the training sends the scores to MLflow"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from data_prep.recipe.options import EncodeOptions, Wmt14Options
+from data_prep.recipe.options import EncodeOptions, FilesOptions, Wmt14Options
 from data_prep.recipe.recipe import Recipe
+from data_prep.stages.encode import _command_line
 
 
 @pytest.mark.parametrize(("source", "tokenizer", "vocab_size", "coverage"), [
@@ -36,6 +38,15 @@ def test_a_record_holds_what_determines_the_corpus() -> None:
     given = Recipe.model_validate({"sources": {"toy": {"source": "toy"}}, "vocab": {"tokenizer_model": "/m/spm.model"}})
     assert given.vocab.record() == {"tokenizer_model": "spm.model"}
     assert EncodeOptions().record() == {"max_tokens": 256, "shard_rows": 1_000_000}
+
+
+@pytest.mark.parametrize(
+    "names", [["a.en"], ["a b.en"], ["it's;&\".en"], ["a b.en", "c'd.en"], ["https://x/a.en?b=1&c"]]
+)
+def test_files_are_words_of_the_recorded_command(names: list[str]) -> None:
+    options = FilesOptions.model_validate({"src_lang": "en", "tgt_lang": "de", "src": names, "tgt": ["x.de"]})
+    words = shlex.split(_command_line(options.record()))
+    assert words[words.index("--src") + 1 : words.index("--tgt")] == names
 
 
 @pytest.mark.parametrize(("options", "key"), [

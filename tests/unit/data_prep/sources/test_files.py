@@ -223,21 +223,23 @@ def test_invalid_combinations_of_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_patterns_stand_for_several_files(tmp_path: Path) -> None:
+    folder = tmp_path / "a[1]?"  # a folder that exists is no pattern
+    folder.mkdir()
     for number in (2, 10, 1):
-        write(tmp_path / f"part-{number:02}.en", f"{number} en\n")
-        write(tmp_path / f"part-{number:02}.de", f"{number} de\n")
+        write(folder / f"part-{number:02}.en", f"{number} en\n")
+        write(folder / f"part-{number:02}.de", f"{number} de\n")
     source = open_files(
-        FilesOptions(src_lang="en", tgt_lang="de", src=tmp_path / "*.en", tgt=tmp_path / "*.de", valid_size=1)
+        FilesOptions(src_lang="en", tgt_lang="de", src=folder / "*.en", tgt=folder / "*.de", valid_size=1)
     )
     assert [row for table in source.splits["train"]() for row in table["src"].to_pylist()] == ["1 en", "2 en", "10 en"]
     assert [one.name for one in source.info.inputs] == [
         f"part-{n:02}.{side}" for n in (1, 2, 10) for side in ("en", "de")
     ]
-    (tmp_path / "part-02.de").unlink()
+    (folder / "part-02.de").unlink()
     with pytest.raises(DataError, match=r"different numbers of files \(.*\*\.en 3 and .*\*\.de 2\)"):
-        read(src=tmp_path / "*.en", tgt=tmp_path / "*.de")
+        read(src=folder / "*.en", tgt=folder / "*.de")
     with pytest.raises(DataError, match=r"no file fits .*\*\.fr"):
-        read(src=tmp_path / "*.en", tgt=tmp_path / "*.fr")
+        read(src=folder / "*.en", tgt=folder / "*.fr")
 
 
 def test_a_list_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dstransformer.cli.program import run
 from dstransformer.errors import DataError
-from dstransformer.extras.parsing.brackets import Counts, score_files, score_tree
+from dstransformer.extras.parsing.brackets import Counts, Tags, score_files, score_tree
 from dstransformer.extras.parsing.trees import Located, Tree, iter_trees
 
 GOLD = "(TOP (S (NP (DT the) (NN cat)) (VP (VBD sat) (PP (IN on) (NP (DT a) (NN mat)))) (. .)))"
@@ -68,7 +68,7 @@ def test_brackets_around_nothing_that_counts_are_passed_over(read: Reader) -> No
 
 def test_other_words_fail_and_add_nothing(read: Reader) -> None:
     assert score_tree(read(GOLD), read(GOLD.replace("cat", "dog"))) == Counts(failed=1)
-    assert score_tree(read(GOLD), read("(())")) == Counts(failed=1)
+    assert score_tree(read(GOLD), read("(())")) == Counts(skipped=1)
     # A full stop tagged as a word is a word more.
     assert score_tree(read(GOLD), read(GOLD.replace("(. .)", "(NN .)"))) == Counts(failed=1)
     fixed = score_tree(read(GOLD), read(GOLD.replace("(. .)", "(NN .)")), "gold")
@@ -87,6 +87,31 @@ def test_the_gold_tree_can_decide_what_is_punctuation(read: Reader) -> None:
     assert (counts.f1, counts.words, counts.tagged, counts.failed) == (100, 6, 5, 0)
 
 
+@pytest.mark.parametrize("tags", ["parsed", "punctuation", "gold"])
+def test_a_sentence_of_punctuation_only_is_skipped(read: Reader, tags: Tags) -> None:
+    for parsed in ("(S (X (. .) (: -)))", "(S (. .) (: -))"):
+        assert score_tree(read("(S (. .) (: -))"), read(parsed), tags) == Counts(skipped=1)
+
+
+def test_empty_elements_of_the_parser_do_not_keep_the_gold_tags_away(read: Reader) -> None:
+    parsed = GOLD.replace("(. .)", "(NN .)").replace("(VP", "(NP (-NONE- *)) (VP")
+    for tags in ("punctuation", "gold"):
+        counts = score_tree(read(GOLD), read(parsed), tags)
+        assert (counts.f1, counts.words, counts.tagged, counts.failed) == (100, 6, 6, 0)
+    # Of the same words, an empty element is a wrong tag.
+    counts = score_tree(read(GOLD), read(GOLD.replace("(VBD sat)", "(-NONE- sat)")), "punctuation")
+    assert (counts.words, counts.tagged, counts.failed) == (6, 5, 0)
+
+
+def test_forty_words_are_counted_with_punctuation_and_without_empty_elements(read: Reader) -> None:
+    def tree(words: int, rest: str) -> Tree:
+        return read(f"(S {' '.join(f'(NN w{number})' for number in range(words))} {rest})")
+
+    trees = [tree(40, "(-NONE- *)"), tree(39, "(. .)"), tree(40, "(. .)"), tree(41, "")]
+    scores = score_files(locate(*trees), locate(*trees))
+    assert (scores.all.sentences, scores.short.sentences, scores.short.words) == (4, 2, 79)
+
+
 def locate(*trees: Tree) -> list[Located]:
     return [Located(tree, f"x.mrg, line {number}") for number, tree in enumerate(trees, 1)]
 
@@ -95,7 +120,7 @@ def test_files_are_scored_by_their_sums(read: Reader) -> None:
     good, bad = read(GOLD), read("(S (NP (DT the) (NN cat) (VBD sat) (IN on) (DT a) (NN mat)) (. .))")
     long = Tree("S", tuple(Tree("NN", word=str(number)) for number in range(41)))
     scores = score_files(locate(good, good, long, good), locate(good, bad, long, read("(())")))
-    assert (scores.all.sentences, scores.all.failed, scores.short.sentences) == (3, 1, 2)
+    assert (scores.all.sentences, scores.all.failed, scores.short.sentences) == (3, 0, 2)
     assert (scores.short.matched, scores.short.gold, scores.short.parsed) == (6, 10, 7)
     assert scores.short.f1 == pytest.approx(200 * 6 / 17)
     assert scores.all.f1 == pytest.approx(200 * 7 / 19)
@@ -103,7 +128,9 @@ def test_files_are_scored_by_their_sums(read: Reader) -> None:
     assert found["metrics"]["complete_match"] == pytest.approx(100 * 2 / 3)
     assert "COLLINS.prm" in found["signature"]
     assert "tags:parsed" in found["signature"]
-    assert "1 more failed: their words differ from the gold words" in str(scores)
+    assert "1 more skipped: their parsed trees have no word that counts" in str(scores)
+    other = read(GOLD.replace("cat", "dog"))
+    assert "1 more failed: their words differ" in str(score_files(locate(good, good), locate(good, other)))
 
 
 def test_sides_that_do_not_belong_together_are_refused(read: Reader) -> None:

@@ -73,19 +73,21 @@ def test_a_parser_without_a_result_writes_an_empty_tree(tmp_path: Path) -> None:
 
 
 def test_files_folders_and_patterns(tmp_path: Path) -> None:
-    (tmp_path / "02").mkdir()
+    folder = tmp_path / "a[1]?"  # a folder that exists is no pattern
+    folder.mkdir()
+    (folder / "02").mkdir()
     for name in ("02/b.mrg", "02/a.mrg", "notes.txt"):
-        (tmp_path / name).write_text("(S (NN a))")
-    with gzip.open(tmp_path / "c.mrg.gz", "wt") as file:
+        (folder / name).write_text("(S (NN a))")
+    with gzip.open(folder / "c.mrg.gz", "wt") as file:
         file.write("(S (NN zipped))")
-    assert [path.name for path in find_tree_files(str(tmp_path))] == ["a.mrg", "b.mrg", "c.mrg.gz"]
-    assert [path.name for path in find_tree_files(str(tmp_path / "0*" / "*.mrg"))] == ["a.mrg", "b.mrg"]
-    assert [located.tree.words() for located in read_trees(str(tmp_path))] == [["a"], ["a"], ["zipped"]]
+    assert [path.name for path in find_tree_files(str(folder))] == ["a.mrg", "b.mrg", "c.mrg.gz"]
+    assert [path.name for path in find_tree_files(str(folder / "0*" / "*.mrg"))] == ["a.mrg", "b.mrg"]
+    assert [located.tree.words() for located in read_trees(str(folder))] == [["a"], ["a"], ["zipped"]]
     with pytest.raises(DataError, match="does not exist, and no file has a name of that pattern"):
-        find_tree_files(str(tmp_path / "none*"))
-    (tmp_path / "empty").mkdir()
+        find_tree_files(str(folder / "none*"))
+    (folder / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty holds no \.mrg files"):
-        find_tree_files(str(tmp_path / "empty"))
+        find_tree_files(str(folder / "empty"))
 
 
 def test_files_in_another_encoding_are_refused(tmp_path: Path) -> None:

@@ -3,9 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.tracking.mlflow.location import TrackingState, check_secrets, is_same_store, sqlite_path
+from dstransformer.tracking.mlflow.location import (
+    TrackingState,
+    check_secrets,
+    is_same_store,
+    resolve_tracking_uri,
+    sqlite_address,
+    sqlite_path,
+)
 from dstransformer.tracking.mlflow.parent_run import parent_tags
 
 ADDRESS = "https://me:s3cret@host:5000/x"
@@ -69,6 +77,7 @@ def test_a_run_id_that_is_no_text_is_damage(stored: Path) -> None:
         ("sqlite:////data/runs/mlflow.db", Path("/data/runs/mlflow.db")),
         ("sqlite+pysqlite:////data/a.db?timeout=3", Path("/data/a.db")),
         ("sqlite:///mlflow.db", Path("mlflow.db").absolute()),
+        ("sqlite:////data/50%/a%20b.db", Path("/data/50%/a b.db")),
         ("sqlite://", None),
         ("sqlite:///:memory:", None),
         ("http://host:5000", None),
@@ -77,6 +86,22 @@ def test_a_run_id_that_is_no_text_is_damage(stored: Path) -> None:
 )
 def test_the_file_of_a_sqlite_address(uri: str, path: Path | None) -> None:
     assert sqlite_path(uri) == path
+
+
+@pytest.mark.parametrize("name", ["q?x", "p%41", "100%", "a&token=1", "new\nline", "h#;'\" [a] ü"])
+def test_the_address_of_a_file_is_sqlalchemys(tmp_path: Path, name: str) -> None:
+    path, run = tmp_path / name / "mlflow.db", tmp_path / name / "run"
+    run.mkdir(parents=True)
+    address = sqlite_address(path)
+    assert (sqlite_path(address), make_url(address).database, make_url(address).query) == (path, str(path), {})
+    state = TrackingState(resolve_tracking_uri(None, run), "translation")
+    state.save(run)
+    assert (state, TrackingState.load(run)) == (TrackingState(address, "translation"),) * 2
+
+
+def test_a_store_whose_file_was_named_unquoted_is_the_same() -> None:
+    assert is_same_store("sqlite:////runs/a&b.db", sqlite_address(Path("/runs/a&b.db")))
+    assert not is_same_store("sqlite:////runs/a&b.db", "sqlite:////runs/c.db")
 
 
 def test_the_parent_is_the_run_of_mlflow_run_in_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

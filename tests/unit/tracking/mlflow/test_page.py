@@ -13,6 +13,7 @@ from dstransformer.data import Direction, InputFile, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.tracking import RunStart
+from dstransformer.tracking.mlflow.location import sqlite_address
 from dstransformer.tracking.mlflow.page import (
     MAX_FILES,
     MAX_POINTS,
@@ -93,6 +94,8 @@ def test_instructions_give_a_command_and_an_address(tmp_path: Path, monkeypatch:
     assert page_instructions(f"sqlite:///{tmp_path}/my runs/mlflow.db", "3", "r") == (
         f"MLflow: `mlflow ui --backend-store-uri 'sqlite:///my runs/mlflow.db'`, then open http://127.0.0.1:5000/{page}"
     )
+    command = page_instructions(sqlite_address(tmp_path / "a?b" / "mlflow.db"), "3").split("`")[1]
+    assert command == "mlflow ui --backend-store-uri sqlite+pysqlite:///a%3Fb/mlflow.db"
     assert page_instructions("https://host/", "3", "r") == f"MLflow: https://host/{page}"
     assert page_instructions("postgresql://me:secret@host/db", "3", "r").startswith(
         "MLflow: postgresql://me:***@host/db,"
