@@ -146,20 +146,31 @@ def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
 
 
 def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argparse.Namespace:
-    """The options, with the target language of ``--langpair`` as that of models of several directions."""
+    """The options, with the target language of ``--langpair`` as that of models of several directions.
+
+    Raises:
+        UserError: ``--langpair`` names a code that is neither of a bundle nor of any language.
+    """
+    if options.langpair is None:
+        return options
+    target = _divide_pair(options, bundles)[1]
+    if options.to is not None or not any(bundle.directions for bundle in bundles):
+        return options
+    return argparse.Namespace(**{**vars(options), "to": target})
+
+
+def _divide_pair(options: argparse.Namespace, bundles: Sequence[Bundle]) -> tuple[str, str]:
+    """The codes of ``--langpair``."""
     from dstransformer.io.languages import divide_codes
 
-    directions = [direction for bundle in bundles for direction in bundle.directions]
-    if options.langpair is None or options.to is not None or not directions:
-        return options
-    codes = [code for direction in directions for code in (direction.src_lang, direction.tgt_lang)]
-    return argparse.Namespace(**{**vars(options), "to": divide_codes(options.langpair, codes)[1]})
+    sides = [(one.src_lang, one.tgt_lang) for bundle in bundles for one in bundle.directions or [bundle]]
+    return divide_codes(options.langpair, [code for both in sides for code in both if code])
 
 
 def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> str:
     """The tokenizer of BLEU, one for all systems: scores of different tokenizers are not compared."""
     from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer, tokenizer_note
-    from dstransformer.io.languages import divide_codes, language
+    from dstransformer.io.languages import language
 
     choice, option = options.tokenize or "auto", "--tokenize "
     codes = {
@@ -167,8 +178,7 @@ def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets
         for path, bundle in zip(options.bundle, bundles, strict=True)
     }
     if options.langpair is not None:
-        known = [code for bundle in bundles for code in (bundle.src_lang, bundle.tgt_lang) if code]
-        codes["--langpair"] = [divide_codes(options.langpair, known)[1]]
+        codes["--langpair"] = [_divide_pair(options, bundles)[1]]
     for code in dict.fromkeys(code for found in codes.values() for code in found):
         if (note := tokenizer_note(code, choice)) is not None:
             logger.warning(note)

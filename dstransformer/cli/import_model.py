@@ -72,19 +72,24 @@ def _add_bundle(parser: CommandParser, default: str) -> None:
     parser.add_argument("--out", required=True, type=folder, metavar="BUNDLE", help="folder for the bundle")
     parser.add_argument("--src-lang", metavar="CODE", help=f"source language{default}")
     parser.add_argument("--tgt-lang", metavar="CODE", help=f"target language{default}")
+    parser.add_argument("--any-language", action="store_true", help="take language codes that no table knows")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
 
 
 def run_hf(options: argparse.Namespace) -> CommandResult:
-    """Make a bundle of a MarianMTModel."""
+    """Make a bundle of a MarianMTModel.
+
+    Raises:
+        UserError: A code of no language.
+    """
+    languages = _languages(options)
     from dstransformer.exchange.hf_import import import_hf
 
     exit_on_sigterm()
     imported = import_hf(
         options.folder,
         options.out,
-        src_lang=options.src_lang,
-        tgt_lang=options.tgt_lang,
+        **languages,
         overwrite=options.overwrite,
     )
     text = _describe(imported.bundle)
@@ -95,9 +100,9 @@ def run_marian(options: argparse.Namespace) -> CommandResult:
     """Make a bundle of a Transformer of Marian.
 
     Raises:
-        UserError: More than two vocabularies.
+        UserError: More than two vocabularies, or a code of no language.
     """
-    vocabularies = _of_both_sides(options.vocabs, "--vocabs")
+    vocabularies, languages = _of_both_sides(options.vocabs, "--vocabs"), _languages(options)
     from dstransformer.exchange.marian_import import import_marian
 
     exit_on_sigterm()
@@ -105,8 +110,7 @@ def run_marian(options: argparse.Namespace) -> CommandResult:
         options.model,
         vocabularies,
         options.out,
-        src_lang=options.src_lang,
-        tgt_lang=options.tgt_lang,
+        **languages,
         overwrite=options.overwrite,
     )
     return CommandResult(_describe(bundle))
@@ -116,9 +120,9 @@ def run_eole(options: argparse.Namespace) -> CommandResult:
     """Make a bundle of a Transformer of eole.
 
     Raises:
-        UserError: More than two SentencePiece models.
+        UserError: More than two SentencePiece models, or a code of no language.
     """
-    models = _of_both_sides(options.sentencepiece, "--sentencepiece")
+    models, languages = _of_both_sides(options.sentencepiece, "--sentencepiece"), _languages(options)
     from dstransformer.exchange.eole import import_eole
 
     exit_on_sigterm()
@@ -126,11 +130,21 @@ def run_eole(options: argparse.Namespace) -> CommandResult:
         options.folder,
         options.out,
         sentencepiece=models,
-        src_lang=options.src_lang,
-        tgt_lang=options.tgt_lang,
+        **languages,
         overwrite=options.overwrite,
     )
     return CommandResult(_describe(imported.bundle) + _describe_absent(imported.absent, "they are unknown, as in eole"))
+
+
+def _languages(options: argparse.Namespace) -> dict[str, str | None]:
+    """The codes of both languages as arguments of an import, None where the user gives none."""
+    from dstransformer.io.languages import code_problem
+
+    codes = {"src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
+    for name, code in codes.items() if not options.any_language else ():
+        if code is not None and (problem := code_problem(code, "--any-language")):
+            raise UserError(f"--{name.replace('_', '-')}: {problem}")
+    return codes
 
 
 def _of_both_sides(files: list[Path], option: str) -> list[Path]:

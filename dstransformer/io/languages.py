@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -174,6 +175,38 @@ def short_tag(code: str) -> str | None:
     return _MEMBERS.get(name, name) + tag.removeprefix(name)
 
 
+def code_problem(code: str, unless: str = "") -> str | None:
+    """What is wrong with a code that a user gives; None if a table knows it, or if it is for private use.
+
+    Args:
+        code: The code.
+        unless: What takes any code, for the message.
+    """
+    if _is_valid(code):
+        return None
+    advice = f"did you mean {meant}?" if (meant := _meant_code(code)) else _CODE_ADVICE
+    return f"{shown(code)} is not a language code{unless and f' ({unless} takes any)'}: {advice}"
+
+
+def _is_valid(code: str) -> bool:
+    try:
+        tag = langcodes.standardize_tag(code.replace("_", "-"), macro=True)
+        return langcodes.Language.get(tag, normalize=False).is_valid()
+    except ValueError:
+        return False
+
+
+def _meant_code(code: str) -> str | None:
+    """The code that is meant by that of a country, ``ja`` by ``jp``, by a name, or by one with a wrong script."""
+    first = re.split("[-_]", code)[0]
+    if (usual := LIKELY_SUBTAGS.get(f"und-{first.upper()}")) is not None:
+        return usual.partition("-")[0]
+    if find_spec("language_data") is not None:
+        with suppress(LookupError):
+            return langcodes.find(re.sub("[-_]", " ", code)).to_tag()
+    return first if _is_valid(first) else None
+
+
 def known_script(code: str, rule: str) -> frozenset[str]:
     """The scripts of a language's letters, for a rule that needs them.
 
@@ -243,7 +276,12 @@ class LanguageCode(NamedTuple):
 
 
 def parse_code(code: str) -> LanguageCode:
-    """Divide a code into its parts. Parts that are neither a script nor a region are left out."""
+    """Divide a code into its parts. Parts that are neither a script nor a region are left out.
+
+    One for private use, ``x-name``, has no parts.
+    """
+    if _plain(code).startswith("x-"):
+        return LanguageCode(_plain(code), None, None)
     first, *rest = re.split("[-_]", code)
     known, _, known_script = (short_tag(first) or first.lower()).partition("-")
     script = next((part.title() for part in rest if len(part) == 4 and part.isalpha()), known_script or None)
@@ -280,13 +318,17 @@ def divide_codes(both: str, codes: Sequence[str]) -> tuple[str, str]:
     A code may have a ``-`` too. The pair is divided where both sides mean one of ``codes``, or else at the first ``-``.
 
     Raises:
-        UserError: It is not two codes.
+        UserError: It is not two codes, or one of them is neither of ``codes`` nor of any language.
     """
     parts = both.split("-")
     cuts = [("-".join(parts[:cut]), "-".join(parts[cut:])) for cut in range(1, len(parts))]
     if not cuts or not all(parts):
         raise UserError(f"--langpair {shown(both)}: name two languages, such as en-de")
-    return next((cut for cut in cuts if all(matching_codes(code, codes) for code in cut)), cuts[0])
+    pair = next((cut for cut in cuts if all(matching_codes(code, codes) for code in cut)), cuts[0])
+    for problem in (code_problem(code) for code in pair if not matching_codes(code, codes)):
+        if problem is not None:
+            raise UserError(f"--langpair {shown(both)}: {problem}")
+    return pair
 
 
 def find_code(wanted: str, codes: Sequence[str], where: str) -> str:

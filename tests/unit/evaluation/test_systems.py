@@ -116,7 +116,7 @@ class TestCachedSets:
                 "wmt13.en-de.src is not in sacrebleu's cache; `sacrebleu -t wmt13 -l en-de ",
             ),
             ("bundle --test-set wmt99", "--test-set 'wmt99': sacrebleu has no such test set; `sacrebleu --list`"),
-            ("bundle --test-set wmt14 --langpair en-xx", "--test-set wmt14 has no en-xx, only cs-en, en-cs"),
+            ("bundle --test-set wmt14 --langpair en-fi", "--test-set wmt14 has no en-fi, only cs-en, en-cs"),
             ("--test-set wmt14 --systems b.good", "--test-set needs the languages: --langpair en-de"),
         ):
             assert main(["evaluate", *command.split()]) == 2
