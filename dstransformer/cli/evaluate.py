@@ -180,7 +180,7 @@ def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets
     if options.langpair is not None:
         codes["--langpair"] = [_divide_pair(options, bundles)[1]]
     for code in dict.fromkeys(code for found in codes.values() for code in found):
-        if (note := tokenizer_note(code, choice)) is not None:
+        if (note := tokenizer_note(code, choice, option)) is not None:
             logger.warning(note)
     named = [(name, code) for name, found in codes.items() for code in found if language(code).tag is not None]
     chosen = {bleu_tokenizer(code, choice, option): (name, code) for name, code in named}

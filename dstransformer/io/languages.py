@@ -139,7 +139,7 @@ def language(code: str) -> Language:
     """Look up a language by a code of any kind: ``de``, ``deu``, ``ger``, ``de_DE``, ``deu_Latn``."""
     tag = short_tag(code)
     if tag is None:
-        return Language(code, None, None)
+        return Language(code, None, parse_code(code).script)
     parsed = langcodes.Language.get(tag, normalize=False)
     known = [tag, str(parsed.language), f"{parsed.language}-{parsed.territory}"]
     script = parsed.script
@@ -217,11 +217,8 @@ def known_script(code: str, rule: str) -> frozenset[str]:
     Raises:
         ConfigError: The script is not known.
     """
-    found = language(code)
-    if found.scripts is not None:
-        return found.scripts
-    if found.tag is None:
-        raise ConfigError(f"{rule} needs the script of each language, and {code!r} is none: {_CODE_ADVICE}")
+    if (scripts := language(code).scripts) is not None:
+        return scripts
     raise ConfigError(f"{rule} needs the script of {code}, which is not known: write it too, such as {code}_Latn")
 
 
@@ -231,11 +228,8 @@ def known_to_fasttext(code: str, rule: str) -> str:
     Raises:
         ConfigError: The model does not know the language.
     """
-    found = language(code)
-    if found.fasttext is not None:
-        return found.fasttext
-    if found.tag is None:
-        raise ConfigError(f"{rule} identifies languages, and {code!r} is none: {_CODE_ADVICE}")
+    if (name := language(code).fasttext) is not None:
+        return name
     raise ConfigError(f"{rule}: fastText's model lid.176 cannot identify {code}: leave the rule out")
 
 

@@ -20,7 +20,7 @@ def test_a_rule_that_would_have_to_guess_is_refused_before_anything_is_read(
     tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = build(*text(), "--tgt-lang", "xx", "--any-language", "--min-script", "0.5", "--out", tmp_path / "corpus")
-    assert "--min-script needs the script of each language, and 'xx' is none" in refuses(capsys, given)
+    assert "--min-script needs the script of xx, which is not known" in refuses(capsys, given)
     assert {path.name for path in tmp_path.iterdir()} == {"text"}
 
 

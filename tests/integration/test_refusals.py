@@ -80,7 +80,7 @@ COMMANDS = [
     ("translate BUNDLE TEXT --prefix-file nowhere", ["cannot read nowhere"]),
     ("evaluate RUN --src TEXT --ref LINE", ["TEXT has 2 lines but LINE has 1"]),
     ("evaluate --ref LINE --systems LINE --langpair en-jp", ["--langpair 'en-jp': 'jp' is not a", "did you mean ja?"]),
-    ("evaluate BUNDLE --src LINE --ref LINE --langpair english-de", ["'english' is not a", "did you mean en?"]),
+    ("evaluate BUNDLE --src FILE --ref LINE --langpair english-de", ["'english' is not a", "did you mean en?"]),
     ("evaluate --ref LINE --systems LINE --langpair en-xx", ["'xx' is not a language code: write a code such as en,"]),
     *((f"import {command} --src-lang jp --out NEW", ["--src-lang: 'jp' is not a", "--any-language", "you mean ja?"])
       for command in ("hf FOLDER", "marian FILE --vocabs FILE", "eole FOLDER")),

@@ -220,6 +220,17 @@ def test_what_is_unusual_about_the_choice_is_said() -> None:
     ] * 4
 
 
+@pytest.mark.parametrize(("code", "choice", "usual"), [
+    ("ja", "bpe", "ja-mecab"), ("jpn_Jpan", "13a", "ja-mecab"), ("zh", "intl", "zh"), ("ko", "none", "ko-mecab"),
+    ("tha", "13a", "flores200"), ("ja", "zh", "ja-mecab"), ("de", "ja-mecab", "13a"), ("cmn_Latn", "zh", "13a"),
+    ("ja", "ja-mecab", None), ("yue", "zh", None), ("ja", "char", None), ("th", "flores200", None), ("de", "bpe", None),
+    ("ar", "intl", None), ("de", "none", None), ("xx", "bpe", None), (None, "bpe", None),
+])  # fmt: skip
+def test_a_tokenizer_that_does_not_fit_the_language_is_said(code: str | None, choice: str, usual: str | None) -> None:
+    wanted = usual and f"--tokenize {choice} does not fit {code}: --tokenize auto takes {usual}"
+    assert tokenizer_note(code, choice, "--tokenize ") == wanted
+
+
 def test_a_tokenizer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bleu_module, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"BLEU of ja needs .* ja-mecab: install it with `pip install 'dstransf"):
@@ -229,11 +240,15 @@ def test_a_tokenizer_that_is_not_installed_is_refused(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("code", ["zh", "ja", "ko", "th"])
-def test_text_of_an_unknown_language_is_not_guessed(code: str) -> None:
+def test_text_of_an_unknown_language_is_not_guessed(code: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match="BLEU depends on the language of this text, which is not known: choose"):
         text_tokenizer(TEXTS[code][1], "auto", "--tokenize ")
     assert text_tokenizer(TEXTS[code][1], "char", "--tokenize ") == "char"
     assert text_tokenizer(TEXTS["ar"][1], "auto", "--tokenize ") == "13a"
+    assert text_tokenizer(TEXTS["ar"][1], "intl", "--tokenize ") == "intl"
+    assert caplog.messages == []
+    assert text_tokenizer(TEXTS[code][1], "bpe", "--tokenize ") == "bpe"
+    assert caplog.messages == ["--tokenize bpe does not fit this text, whose words no spaces divide: choose another"]
 
 
 def test_ter_divides_chinese_and_japanese_into_characters() -> None:

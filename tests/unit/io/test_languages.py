@@ -49,6 +49,13 @@ def test_what_is_no_language_has_no_facts(code: str) -> None:
     assert found.tokenizer == "13a"
 
 
+def test_a_code_for_private_use_may_name_its_script() -> None:
+    assert [(language(code).script, language(code).has_spaces) for code in ("qaa_Latn", "qaa-thai")] == [
+        ("Latn", True),
+        ("Thai", False),
+    ]
+
+
 @pytest.mark.parametrize("code", [
     "en", "deu", "ger", "DE", "de_DE", "deu_Latn", "zh-Hant", "pt-BR", "sr-Latn", "es-419", "ca-valencia", "no",
     "cmn_Hans", "yue", "arb_Arab", "gsw", "crp", "gem", "tlh", "mul", "und", "qaa", "qtz_Latn", "x-elvish", "x_elvish",
