@@ -91,6 +91,13 @@ def test_two_bundles(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the system bundle is given twice" in capsys.readouterr().err
 
 
+def test_a_tokenizer_that_does_not_fit_the_language_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    for languages in ("en-ja", "en-de"):
+        command = f"--ref a.de --systems a.good --langpair {languages} --tokenize bpe"
+        assert main(["evaluate", *command.split()]) == 0
+    assert caplog.messages == ["--tokenize bpe does not fit ja: --tokenize auto takes ja-mecab"]
+
+
 class TestCachedSets:
     @pytest.fixture
     def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
