@@ -214,7 +214,8 @@ What depends on a language is asked of one table, which [`langcodes`](https://py
 code is one of ISO 639
 (`de`, `deu`, `ger`) with or without a script and a region (`zho_Hans`, `sr-Latn`, `pt_BR`); of a macrolanguage and \
 its usual member the
-same is known (`zh` and `cmn`, `ar` and `arb`). Codes for private use (`qaa`, `x-name`) are taken too. Another one, such as `jp`, is
+same is known (`zh` and `cmn`, `ar` and `arb`). Codes for private use (`qaa`, `x-name`) are taken too. Another one, \
+such as `jp`, is
 refused with the code that it may mean; `--any-language` takes it.
 
 | what | right for | and else |
