@@ -21,6 +21,9 @@ from dstransformer.io.languages import is_chinese_or_japanese, is_divided, langu
 
 logger = logging.getLogger(__name__)
 
+# Its third line on tokenised text names a parameter of Python, which no command has.
+logging.getLogger("sacrebleu").addFilter(lambda record: "`force` parameter" not in record.getMessage())
+
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
 #: What says that a piece goes on in the next.

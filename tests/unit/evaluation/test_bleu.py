@@ -212,6 +212,15 @@ def test_a_language_has_its_tokenizer_unless_another_is_chosen(code: str | None,
     assert bleu_tokenizer(code, "intl") == "intl"
 
 
+def test_a_hint_names_no_option_that_no_command_has(caplog: pytest.LogCaptureFixture) -> None:
+    lines = ["A dog runs ."] * 100
+    score(lines, lines)
+    assert caplog.messages == [
+        "That's 100 lines that end in a tokenized period ('.')",
+        "It looks like you forgot to detokenize your test data, which may hurt your score.",
+    ]
+
+
 def test_what_is_unusual_about_the_choice_is_said() -> None:
     assert str(tokenizer_note("th")).startswith("BLEU of th counts characters (char): the model of flores200")
     assert str(tokenizer_note("english")).startswith("'english' is not a language code: BLEU takes the tokenizer 13a")
