@@ -32,16 +32,10 @@ _MAX_SYMBOL_LENGTH = 100
 
 
 def check_language(code: str, options: ValidationInfo) -> str:
-    """Return a language code.
-
-    Args:
-        code: The code.
-        options: Those that are validated with it; without any, as for one argument, the table of languages is not
-            asked, since ``any_language`` is not known.
+    """Return a language code. Alone, without the option ``any_language`` beside it, only its form is checked.
 
     Raises:
-        ValueError: The code has other characters than those of a language code, or is longer than 35; or no table
-            knows it, and ``any_language`` does not take it.
+        ValueError: The code has another form, is longer than 35 characters, or no table knows it.
     """
     from dstransformer.io.languages import code_problem  # `--help` must answer at once
 

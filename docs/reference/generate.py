@@ -253,7 +253,7 @@ def languages() -> str:
     rows = []
     for code in sorted((FASTTEXT_CODES | {"dz", "lzh", "fil"}) - {"als", "bh", "eml", "sh", "tl"}):
         found = language(code)
-        spaces = "-" if found.has_spaces is None else "yes" if found.has_spaces else "no"
+        spaces = "-" if found.script is None else "no" if found.word_characters else "yes"
         cells = f"`{code}`", found.script or "-", spaces, f"`{found.tokenizer}`", found.fasttext or "-"
         rows.append(f"| {' | '.join(cells)} |\n")
     return LANGUAGES.format(spaced=SPACED_ENDS, unspaced=UNSPACED_ENDS) + "".join(rows)

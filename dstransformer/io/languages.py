@@ -95,11 +95,6 @@ class Language:
         return None if self.script is None else frozenset(_MIXTURES.get(self.script, (self.script,)))
 
     @property
-    def has_spaces(self) -> bool | None:
-        """Whether spaces divide its text into words."""
-        return None if self.script is None else self.word_characters is None
-
-    @property
     def word_characters(self) -> int | None:
         """About how many characters a word has in text without spaces; None of other text.
 
@@ -161,39 +156,35 @@ def english_name(code: str) -> str:
 
 def short_tag(code: str) -> str | None:
     """A code in BCP 47, of a macrolanguage for its usual member: ``zh`` for ``cmn``. None if no language has it."""
-    try:
-        tag = langcodes.standardize_tag(code.replace("_", "-"), macro=True)
-        parsed = langcodes.Language.get(tag, normalize=False)
-        if not parsed.is_valid() or parsed.language in (None, "und", "mul", "mis", "zxx"):
-            return None
-        if "qaa" <= str(parsed.language) <= "qtz" and len(str(parsed.language)) == 3:  # for private use: no language
-            return None
-        parsed.to_alpha3()
-    except (LookupError, ValueError):
+    parsed = _parse(code)
+    if parsed is None or parsed.language in (None, "und", "mul", "mis", "zxx"):
         return None
     name = str(parsed.language)
-    return _MEMBERS.get(name, name) + tag.removeprefix(name)
+    if "qaa" <= name <= "qtz" and len(name) == 3:  # for private use: no language
+        return None
+    try:
+        parsed.to_alpha3()
+    except LookupError:
+        return None
+    return _MEMBERS.get(name, name) + parsed.to_tag().removeprefix(name)
+
+
+def _parse(code: str) -> langcodes.Language | None:
+    """A code by ``langcodes``, of a macrolanguage for its usual member; None if no table knows it."""
+    try:
+        tag = langcodes.standardize_tag(code.replace("_", "-"), macro=True)
+    except ValueError:
+        return None
+    parsed = langcodes.Language.get(tag, normalize=False)
+    return parsed if parsed.is_valid() else None
 
 
 def code_problem(code: str, unless: str = "") -> str | None:
-    """What is wrong with a code that a user gives; None if a table knows it, or if it is for private use.
-
-    Args:
-        code: The code.
-        unless: What takes any code, for the message.
-    """
-    if _is_valid(code):
+    """What is wrong with a code, and what takes it nevertheless; None if a table knows it, or it is for private use."""
+    if _parse(code):
         return None
     advice = f"did you mean {meant}?" if (meant := _meant_code(code)) else _CODE_ADVICE
     return f"{shown(code)} is not a language code{unless and f' ({unless} takes any)'}: {advice}"
-
-
-def _is_valid(code: str) -> bool:
-    try:
-        tag = langcodes.standardize_tag(code.replace("_", "-"), macro=True)
-        return langcodes.Language.get(tag, normalize=False).is_valid()
-    except ValueError:
-        return False
 
 
 def _meant_code(code: str) -> str | None:
@@ -204,7 +195,7 @@ def _meant_code(code: str) -> str | None:
     if find_spec("language_data") is not None:
         with suppress(LookupError):
             return langcodes.find(re.sub("[-_]", " ", code)).to_tag()
-    return first if _is_valid(first) else None
+    return first if _parse(first) else None
 
 
 def known_script(code: str, rule: str) -> frozenset[str]:

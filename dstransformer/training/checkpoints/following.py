@@ -98,8 +98,8 @@ def evaluate_run(
     results, say_once = Results(run), cache(say)
     for name, (bundle, translator) in follow(run, load_translator, interval, say=say):
         choice = target_language(bundle, translator), tokenize, "--tokenize "
-        tokenizer, note = bleu_tokenizer(*choice), tokenizer_note(*choice)
-        if note is not None:
+        tokenizer = bleu_tokenizer(*choice)
+        if (note := tokenizer_note(*choice)) is not None:
             say_once(note)
         facts = bundle_facts(bundle, translator, tokenizer)
         also = {metric.name for metric in learned}

@@ -45,14 +45,14 @@ def test_codes_of_one_language_are_one(short: str, long: str, script: str) -> No
 @pytest.mark.parametrize("code", ["english", "xx", "jp", "tree", "mul", "und", "qaa", "qtz", "x-foo", "a00", ""])
 def test_what_is_no_language_has_no_facts(code: str) -> None:
     found = language(code)
-    assert (found.tag, found.script, found.scripts, found.fasttext, found.has_spaces) == (None,) * 5
+    assert (found.tag, found.script, found.scripts, found.fasttext, found.word_characters) == (None,) * 5
     assert found.tokenizer == "13a"
 
 
 def test_a_code_for_private_use_may_name_its_script() -> None:
-    assert [(language(code).script, language(code).has_spaces) for code in ("qaa_Latn", "qaa-thai")] == [
-        ("Latn", True),
-        ("Thai", False),
+    assert [(language(code).script, language(code).word_characters) for code in ("qaa_Latn", "qaa-thai")] == [
+        ("Latn", None),
+        ("Thai", 5),
     ]
 
 
