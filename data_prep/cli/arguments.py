@@ -114,7 +114,7 @@ def _add_mono(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             help=fields[name].description,
         )
-    for name in ("lang", "cache_dir", "offline"):
+    for name in ("lang", "any_language", "cache_dir", "offline"):
         _add_option(parser, name, fields[name], str(fields[name].description), required=fields[name].is_required())
     parser.add_argument(
         "--out",
@@ -293,7 +293,7 @@ def read_mono(arguments: argparse.Namespace) -> tuple[MonoOptions, CleanOptions]
     Raises:
         UserError: Options do not go together.
     """
-    text = _validate(MonoOptions, _given(arguments, ("text", "held_out_text", "lang", "cache_dir", "offline")))
+    text = _validate(MonoOptions, _given(arguments, [name for name in MonoOptions.model_fields if name in arguments]))
     cleaning = _given(arguments, [name for name in CleanOptions.model_fields if name in arguments])
     cleaning |= {"near_text": "src"} if "near_duplicates" in cleaning else {}
     return text, _validate(CleanOptions, with_source_defaults(cleaning, "clean", "mono", None))
@@ -414,11 +414,12 @@ def _validate(kind: type[Model], given: Mapping[str, Any]) -> Model:
         return TypeAdapter(kind).validate_python(given)
     except ValidationError as error:
         fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    if fault["type"] == "value_error":
-        raise UserError(str(fault["ctx"]["error"]))
-    name = str(fault["loc"][-1])
+    name = str(fault["loc"][-1]) if fault["loc"] else ""
     flag = f"--{name.replace('_', '-')}"
     source = str(next(iter(given["sources"])) if kind is Recipe else given.get("source"))
+    if fault["type"] == "value_error":
+        prefix = f"{flag}: " if name in SOURCES.get(source, kind).model_fields else ""
+        raise UserError(f"{prefix}{fault['ctx']['error']}")
     if fault["type"] == "extra_forbidden":
         raise UserError(f"{flag} is not an option of source {source}: leave it out")
     if fault["type"] == "missing":

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationInfo
+
 from dstransformer.errors import shown, without_secrets
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://|opus:|mtdata:")
 _OPUS = re.compile(r"opus:[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _MTDATA = re.compile(r"mtdata:[\w.]+(-[\w.]+){4}")
-_LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
+_LANGUAGE = re.compile(r"([A-Za-z]{2,8}|[Xx](?=[-_]))([-_][A-Za-z0-9]{1,8})*")
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _TAG = re.compile(r"<[A-Za-z0-9][A-Za-z0-9_-]{0,38}>|>>[A-Za-z0-9][A-Za-z0-9_-]{0,36}<<")
 
@@ -29,14 +31,19 @@ _INVISIBLE = ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs")
 _MAX_SYMBOL_LENGTH = 100
 
 
-def check_language(code: str) -> str:
-    """Return a language code.
+def check_language(code: str, options: ValidationInfo) -> str:
+    """Return a language code. Alone, without the option ``any_language`` beside it, only its form is checked.
 
     Raises:
-        ValueError: The code has other characters than those of a language code, or is longer than 35.
+        ValueError: The code has another form, is longer than 35 characters, or no table knows it.
     """
+    from dstransformer.io.languages import code_problem  # `--help` must answer at once
+
     if not _LANGUAGE.fullmatch(code) or len(code) > 35:
         raise ValueError(f"{code[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
+    is_checked = options.data and not options.data.get("any_language", True)
+    if is_checked and (problem := code_problem(code, "--any-language, in a recipe any_language: true,")):
+        raise ValueError(problem)
     return code
 
 

@@ -150,7 +150,7 @@ class Options(BaseModel):
 
 
 class _SourceOptions(Options):
-    """Options of every source that only recipes have; there are no flags for them."""
+    """Options of every source; for those that only recipes have there are no flags."""
 
     weight: Annotated[FiniteFloat, Field(ge=0, le=10_000)] = Field(
         1.0, description="how often its pairs are used in an epoch of training", json_schema_extra=RECIPE_ONLY
@@ -163,9 +163,12 @@ class _SourceOptions(Options):
     held_out: bool = Field(
         True, description="whether its validation and test sets are used", json_schema_extra=RECIPE_ONLY
     )
+    any_language: bool = Field(  # before the codes, which are checked by it
+        False, description="take language codes that no table knows, for languages with spaces"
+    )
 
     def record(self) -> dict[str, Option]:
-        """Return the options that decide what the corpus holds; of the recipe's own only those that are given."""
+        """Return the options that decide what the corpus holds; of those of every source only what is given."""
         unset = {name for name in _SourceOptions.model_fields if name not in self.model_fields_set}
         return {name: value for name, value in super().record().items() if name not in unset}
 

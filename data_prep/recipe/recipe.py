@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 _SECTIONS = ("sources", *STAGES)
-_EVERY_SOURCE = ("src_lang", "tgt_lang")
+_EVERY_SOURCE = ("src_lang", "tgt_lang", "any_language")
 
 #: The options whose values are paths.
 _PATHS = {

@@ -3,7 +3,7 @@
 import shutil
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,6 @@ from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers import Workers
 from dstransformer.data import FORMAT_VERSION, Option, PartInfo, SourceInfo
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.languages import language
 from dstransformer.io.progress import Advance, Progress
 
 
@@ -81,11 +80,6 @@ class Read(StoredStage[ReadReport]):
 
     def check(self, work: Workspace) -> None:
         """Warn of sides that may be swapped, and say why a finished stage is run again."""
-        for code in unknown_codes(part.languages for part in self.parts):
-            work.progress.note(
-                f"warning: {code!r} is not a language code: what depends on it, such as BLEU, will take it "
-                "for one with spaces; write a code such as en, deu or zho_Hans"
-            )
         for part in self.parts:
             options, warning = part.options, look_at(part)
             if isinstance(options, FilesOptions):
@@ -98,12 +92,6 @@ class Read(StoredStage[ReadReport]):
     def write(self, work: Workspace, folder: Path, workers: Workers) -> ReadReport:
         """See ``StoredStage``."""
         return read_text(self.parts, folder, workers, work.progress)
-
-
-def unknown_codes(languages: Iterable[tuple[str, str]]) -> list[str]:
-    """The codes that no language has. ``tree``, the target of a parser, and ``mul`` are meant to be none."""
-    codes = dict.fromkeys(code for both in languages for code in both if code not in ("tree", "mul"))
-    return [code for code in codes if language(code).tag is None]
 
 
 def text_format(work: Workspace) -> TextFormat:

@@ -214,7 +214,9 @@ What depends on a language is asked of one table, which [`langcodes`](https://py
 code is one of ISO 639
 (`de`, `deu`, `ger`) with or without a script and a region (`zho_Hans`, `sr-Latn`, `pt_BR`); of a macrolanguage and \
 its usual member the
-same is known (`zh` and `cmn`, `ar` and `arb`). `dst-prep build` says which codes it does not know.
+same is known (`zh` and `cmn`, `ar` and `arb`). Codes for private use (`qaa`, `x-name`) are taken too. Another one, \
+such as `jp`, is
+refused with the code that it may mean; `--any-language` takes it.
 
 | what | right for | and else |
 |---|---|---|
@@ -251,7 +253,7 @@ def languages() -> str:
     rows = []
     for code in sorted((FASTTEXT_CODES | {"dz", "lzh", "fil"}) - {"als", "bh", "eml", "sh", "tl"}):
         found = language(code)
-        spaces = "-" if found.has_spaces is None else "yes" if found.has_spaces else "no"
+        spaces = "-" if found.script is None else "no" if found.word_characters else "yes"
         cells = f"`{code}`", found.script or "-", spaces, f"`{found.tokenizer}`", found.fasttext or "-"
         rows.append(f"| {' | '.join(cells)} |\n")
     return LANGUAGES.format(spaced=SPACED_ENDS, unspaced=UNSPACED_ENDS) + "".join(rows)

@@ -148,18 +148,24 @@ def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
 
 def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argparse.Namespace:
     """The options, with the target language of ``--langpair`` as that of models of several directions."""
-    if options.to is not None or not any(bundle.directions for bundle in bundles):
+    target = _stated_target(options, bundles)
+    if target is None or options.to is not None or not any(bundle.directions for bundle in bundles):
         return options
-    return argparse.Namespace(**{**vars(options), "to": _stated_target(options, bundles)})
+    return argparse.Namespace(**{**vars(options), "to": target})
 
 
 def _stated_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> str | None:
-    """The target language of ``--langpair``; None without it."""
+    """The target language of ``--langpair``; None without it.
+
+    Raises:
+        UserError: ``--langpair`` names a code that is neither of a bundle nor of any language.
+    """
     from dstransformer.io.languages import divide_codes
 
-    codes = [code for bundle in bundles for code in (bundle.src_lang, bundle.tgt_lang) if code]
-    codes += [code for bundle in bundles for one in bundle.directions for code in (one.src_lang, one.tgt_lang)]
-    return None if options.langpair is None else divide_codes(options.langpair, codes)[1]
+    if options.langpair is None:
+        return None
+    sides = [(one.src_lang, one.tgt_lang) for bundle in bundles for one in bundle.directions or [bundle]]
+    return divide_codes(options.langpair, [code for both in sides for code in both if code])[1]
 
 
 def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> str:
@@ -175,7 +181,7 @@ def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets
     if (stated := _stated_target(options, bundles)) is not None:
         codes["--langpair"] = [stated]
     for code in dict.fromkeys(code for found in codes.values() for code in found):
-        if (note := tokenizer_note(code, choice)) is not None:
+        if (note := tokenizer_note(code, choice, option)) is not None:
             logger.warning(note)
     named = [(name, code) for name, found in codes.items() for code in found if language(code).tag is not None]
     chosen = {bleu_tokenizer(code, choice, option): (name, code) for name, code in named}

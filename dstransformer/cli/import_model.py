@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dstransformer.cli.options import CommandResult, folder
 from dstransformer.errors import UserError, counted
@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
         help="folder with config.json, model.safetensors, source.spm, target.spm and vocab.json",
     )
     _add_bundle(hf, " (that of the folder's tokenizer)")
-    hf.set_defaults(handler=run_hf)
+    hf.set_defaults(handler=run, load=_import_hf)
     marian = formats.add_parser(
         "marian",
         help="a Transformer of Marian",
@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
         help="SentencePiece model of both sides, or those of the source and of the target",
     )
     _add_bundle(marian, "")
-    marian.set_defaults(handler=run_marian)
+    marian.set_defaults(handler=run, load=_import_marian)
     eole = formats.add_parser(
         "eole",
         help="a Transformer of eole, the successor of OpenNMT-py",
@@ -65,72 +65,53 @@ def add_parser(commands: Commands) -> None:
         help="SentencePiece model of both sides, or those of the source and of the target (those that it names)",
     )
     _add_bundle(eole, "")
-    eole.set_defaults(handler=run_eole)
+    eole.set_defaults(handler=run, load=_import_eole)
 
 
 def _add_bundle(parser: CommandParser, default: str) -> None:
     parser.add_argument("--out", required=True, type=folder, metavar="BUNDLE", help="folder for the bundle")
     parser.add_argument("--src-lang", metavar="CODE", help=f"source language{default}")
     parser.add_argument("--tgt-lang", metavar="CODE", help=f"target language{default}")
+    parser.add_argument("--any-language", action="store_true", help="take language codes that no table knows")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
 
 
-def run_hf(options: argparse.Namespace) -> CommandResult:
-    """Make a bundle of a MarianMTModel."""
-    from dstransformer.exchange.hf_import import import_hf
-
-    exit_on_sigterm()
-    imported = import_hf(
-        options.folder,
-        options.out,
-        src_lang=options.src_lang,
-        tgt_lang=options.tgt_lang,
-        overwrite=options.overwrite,
-    )
-    text = _describe(imported.bundle)
-    return CommandResult(text + _describe_absent(imported.absent, "their text is divided into others"))
-
-
-def run_marian(options: argparse.Namespace) -> CommandResult:
-    """Make a bundle of a Transformer of Marian.
+def run(options: argparse.Namespace) -> CommandResult:
+    """Make a bundle of a model in one of the formats.
 
     Raises:
-        UserError: More than two vocabularies.
+        UserError: A language code that no table knows, or more files than sides.
     """
+    from dstransformer.io.languages import code_problem
+
+    for name in () if options.any_language else ("src_lang", "tgt_lang"):
+        if (code := getattr(options, name)) is not None and (problem := code_problem(code, "--any-language")):
+            raise UserError(f"--{name.replace('_', '-')}: {problem}")
+    exit_on_sigterm()
+    text: str = options.load(options, src_lang=options.src_lang, tgt_lang=options.tgt_lang, overwrite=options.overwrite)
+    return CommandResult(text)
+
+
+def _import_hf(options: argparse.Namespace, **details: Any) -> str:
+    from dstransformer.exchange.hf_import import import_hf
+
+    imported = import_hf(options.folder, options.out, **details)
+    return _describe(imported.bundle) + _describe_absent(imported.absent, "their text is divided into others")
+
+
+def _import_marian(options: argparse.Namespace, **details: Any) -> str:
     vocabularies = _of_both_sides(options.vocabs, "--vocabs")
     from dstransformer.exchange.marian_import import import_marian
 
-    exit_on_sigterm()
-    bundle = import_marian(
-        options.model,
-        vocabularies,
-        options.out,
-        src_lang=options.src_lang,
-        tgt_lang=options.tgt_lang,
-        overwrite=options.overwrite,
-    )
-    return CommandResult(_describe(bundle))
+    return _describe(import_marian(options.model, vocabularies, options.out, **details))
 
 
-def run_eole(options: argparse.Namespace) -> CommandResult:
-    """Make a bundle of a Transformer of eole.
-
-    Raises:
-        UserError: More than two SentencePiece models.
-    """
+def _import_eole(options: argparse.Namespace, **details: Any) -> str:
     models = _of_both_sides(options.sentencepiece, "--sentencepiece")
     from dstransformer.exchange.eole import import_eole
 
-    exit_on_sigterm()
-    imported = import_eole(
-        options.folder,
-        options.out,
-        sentencepiece=models,
-        src_lang=options.src_lang,
-        tgt_lang=options.tgt_lang,
-        overwrite=options.overwrite,
-    )
-    return CommandResult(_describe(imported.bundle) + _describe_absent(imported.absent, "they are unknown, as in eole"))
+    imported = import_eole(options.folder, options.out, sentencepiece=models, **details)
+    return _describe(imported.bundle) + _describe_absent(imported.absent, "they are unknown, as in eole")
 
 
 def _of_both_sides(files: list[Path], option: str) -> list[Path]:

@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple, TypeGuard
 
 from dstransformer.config.deepspeed_checks import DEPRECATED_NAMES, OWNED, find_problems
+from dstransformer.config.deepspeed_json import OFFLOAD_STAGES
 
 #: Types of DeepSpeed's optimizers that are Adam. All decouple weight decay unless ``adam_w_mode`` is false.
 ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam")
@@ -53,6 +54,7 @@ def convert(content: Mapping[str, Any]) -> Conversion:
         for problem in problems:
             _remove(fragment, problem.path)
             notes.append(f"{'.'.join(problem.path)} is left out: {problem.reason}")
+    notes += _resolve(fragment)
     notes += _missing(fragment)
     return Conversion(fragment, [f"{name}={_yaml(value)}" for name, value in settings.items()], notes)
 
@@ -178,6 +180,20 @@ def _rename(fragment: dict[str, Any]) -> Iterator[str]:
         elif value is True:
             node.setdefault(new, {"device": "cpu"})
         yield f"{old}: its name is {new} now"
+
+
+def _resolve(fragment: dict[str, Any]) -> Iterator[str]:
+    """Leave out what contradicts the rest, as :func:`dstransformer.config.compose` refuses it."""
+    if all(fragment.get(name, {}).get("enabled") for name in ("bf16", "fp16")):
+        del fragment["fp16"]
+        yield "fp16 is left out: bf16 is enabled too, and its range needs no loss scale"
+    zero = fragment.get("zero_optimization", {})
+    for part, stage in OFFLOAD_STAGES.items():
+        device = zero.get(part, {}).get("device", "none")
+        if device == "nvme" or (device != "none" and zero.get("stage", stage) < stage):
+            _remove(fragment, ("zero_optimization", part))
+            reason = "checkpoints hold no files on NVMe" if device == "nvme" else f"it needs ZeRO stage {stage}"
+            yield f"zero_optimization.{part} is left out: {reason}"
 
 
 def _remove(fragment: dict[str, Any], path: tuple[str, ...]) -> None:

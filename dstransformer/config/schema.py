@@ -312,7 +312,7 @@ class TrackingConfig(Section):
 
     enabled: bool
     uri: str | None
-    experiment: Annotated[str, Field(min_length=1)]
+    experiment: Annotated[str, Field(min_length=1)] | None
     system_metrics: bool
     also: list[Literal["tensorboard", "wandb"]]
 

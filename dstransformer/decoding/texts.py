@@ -47,20 +47,24 @@ class Output(NamedTuple):
     alignment: list[Link] | None = None
 
 
-def limit_inputs(
-    src: Sequence[Sequence[int]], numbers: Sequence[int], *, limit: int, refuse: bool
-) -> list[Sequence[int]]:
+def limit_inputs(src: Sequence[Sequence[int]], numbers: Sequence[int], *, limit: int, how: str) -> list[Sequence[int]]:
     """Cut sentences of more than ``limit`` tokens to their first, or leave them without tokens; with one warning.
 
     Args:
         src: The sentences.
         numbers: Their numbers, for the warning.
         limit: Maximum tokens of a sentence, and those that are kept of a longer one; 0: any number.
-        refuse: Keep none.
+        how: The value of ``decoding.long_inputs``: ``refuse`` keeps none; ``split`` has divided where a sentence ends.
     """
     long = [index for index, ids in enumerate(src) if limit and len(ids) > limit]
     if not long:
         return list(src)
+    refuse = how == "refuse"
+    advice = (
+        "no sentence ends in it: divide it"
+        if how == "split"
+        else "divide it, or let --long split (decoding.long_inputs) do so"
+    )
     done = "it gets no output" if refuse else f"only its first {limit:,} are translated"
     more = len(long) - 1
     others = (
@@ -69,8 +73,8 @@ def limit_inputs(
         else (f", and {more:,} more {'is' if more == 1 else 'are'} cut")
     )
     logger.warning(
-        "sentence %d has %s tokens: %s (--max-input-tokens)%s; split it, or let --long split do so",
-        numbers[long[0]], f"{len(src[long[0]]):,}", done, others if more else "",
+        "sentence %d has %s tokens: %s (--max-input-tokens, decoding.max_input_tokens)%s; %s",
+        numbers[long[0]], f"{len(src[long[0]]):,}", done, others if more else "", advice,
     )  # fmt: skip
     return [ids if len(ids) <= limit else [] if refuse else ids[:limit] for ids in src]
 

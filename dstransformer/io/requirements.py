@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,20 @@ def check_installed(*modules: str) -> None:
     for module in modules:
         if find_spec(module) is None:
             raise UserError(how_to_install(module) or f"{module} is not installed: pip install {module}")
+
+
+def installed_extras() -> dict[str, bool]:
+    """Whether all packages of an extra are installed, in versions that it takes, by the name of the extra."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, bool] = {}
+    for requirement, extra in _requirements():
+        with suppress(PackageNotFoundError):
+            fits = requirement.specifier.contains(version(requirement.name), prereleases=True)
+            found[extra] = found.get(extra, True) and fits
+            continue
+        found[extra] = False
+    return {extra: fits for extra, fits in found.items() if extra}
 
 
 def _requirements() -> Iterator[tuple[Requirement, str]]:

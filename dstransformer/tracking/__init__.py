@@ -24,7 +24,7 @@ from dstransformer.tracking.events import (
     UpdateDone,
 )
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
-from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
+from dstransformer.tracking.mlflow.location import TrackingState, resolve_experiment, resolve_tracking_uri
 from dstransformer.tracking.mlflow.parent_run import close_group, open_group
 from dstransformer.tracking.mlflow.tracked_run import (
     find_run,
@@ -67,6 +67,7 @@ __all__ = [
     "logged_evaluations",
     "open_group",
     "register_bundle",
+    "resolve_experiment",
     "resolve_tracking_uri",
     "send_evaluations",
     "send_pending",

@@ -23,6 +23,7 @@ from dstransformer.tracking.events import (
     Tracker,
     TrainingProgress,
 )
+from dstransformer.tracking.mlflow.location import resolve_experiment
 
 
 class CurveTracker(Tracker):
@@ -121,7 +122,7 @@ class WeightsAndBiases(CurveTracker):
             replace_file(identity, json.dumps({"id": number}) + "\n")
         mode: Any = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         self._run = wandb.init(
-            project=run.config.tracking.experiment,
+            project=run.config.tracking.experiment or os.environ.get("WANDB_PROJECT") or resolve_experiment(None),
             name=run.run_name,
             id=number,
             resume="allow",

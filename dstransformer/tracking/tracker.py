@@ -12,7 +12,7 @@ from dstransformer.tracking.console import ConsoleProgress
 from dstransformer.tracking.curves import CURVES
 from dstransformer.tracking.events import Event, NullTracker, RunStart, Tracker
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
-from dstransformer.tracking.mlflow.location import resolve_tracking_uri
+from dstransformer.tracking.mlflow.location import resolve_experiment, resolve_tracking_uri
 from dstransformer.tracking.mlflow.tracker import MlflowTracker
 
 logger = logging.getLogger(__name__)
@@ -30,9 +30,10 @@ def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_up
     console = ConsoleProgress(max_updates)
     trackers: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
     if uri is not None:
+        experiment = resolve_experiment(config.experiment)
         announce = logger.info if is_quiet() else console.print
         trackers.append(
-            MlflowTracker(run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=announce)
+            MlflowTracker(run_folder, uri, experiment, system_metrics=config.system_metrics, announce=announce)
         )
     trackers += [CURVES[name](run_folder) for name in dict.fromkeys(config.also)]
     return FanOut(trackers)

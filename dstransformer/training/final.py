@@ -193,9 +193,10 @@ def choose(final: str, candidates: Candidates, ranks: Mapping[str, float], warmu
     Returns:
         The name of the candidate, and the reason.
     """
-    if final == "average" and candidates.all_past_warmup:
-        return "average", "checkpoint.final = average"
     best = max((name for name in CANDIDATE_NAMES if name in ranks), key=lambda name: ranks[name])
+    if final == "average" and candidates.all_past_warmup:
+        is_worse = f", although it is worse than {CANDIDATE_NAMES[best]}, which best_on_validation takes"
+        return "average", f"checkpoint.final = average{is_worse if best != 'average' else ''}"
     if final == "average":
         return best, (
             "the best on validation, because the last checkpoints reach back into the warm-up "

@@ -21,7 +21,7 @@ from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import gpu_kernels_name, kernels_fingerprint, processor_name
-from dstransformer.tracking import RunStart, resolve_tracking_uri
+from dstransformer.tracking import RunStart, resolve_experiment, resolve_tracking_uri
 from dstransformer.training.checkpoints.resume import Resumed
 from dstransformer.training.estimate import approximate_plan
 from dstransformer.training.setup import Setup, TrainRequest
@@ -132,7 +132,7 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs{windows}"
     if config.tracking.enabled:
         uri = resolve_tracking_uri(config.tracking.uri, run)
-        yield f"MLflow    {without_secrets(uri)}, experiment {config.tracking.experiment}"
+        yield f"MLflow    {without_secrets(uri)}, experiment {resolve_experiment(config.tracking.experiment)}"
     else:
         yield "MLflow    off (tracking.enabled)"
 

@@ -8,8 +8,10 @@ import shutil
 import socket
 import sqlite3
 import sys
+import threading
 import time
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +279,7 @@ def test_a_missing_and_an_unfit_package_are_found(tmp_path: Path, plain_run: Pat
     command = [sys.executable, "-m", "dstransformer", "doctor", "--json", "--runs", str(plain_run.parent)]
     done = run_command(command, env=variables)
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert "train" in found["extras"]["text"].partition("; not installed: ")[2]
     assert_fault((done.returncode, found), "deepspeed", "0.14.0, not >=0.19.8,<0.20", "pip install 'deepspeed")
 
 
@@ -308,6 +311,29 @@ def test_a_server_that_answers_has_no_fault(tmp_path: Path, empty_store: Path, p
     finally:
         server.kill()
     assert (status, found["mlflow store"]["text"]) == (0, f"{server.uri} answers and fits")
+
+
+@pytest.mark.parametrize(("status", "advice"), [
+    (401, "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, of one who may use it"),
+    (404, "correct the address, at which no MLflow answers"), (503, "read its log"),
+])  # fmt: skip
+def test_a_server_that_refuses_is_not_called_down(status: int, advice: str, tmp_path: Path) -> None:
+    class Refusal(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusal) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        outcome = doctor("--runs", tmp_path, MASTER_PORT=str(free_port()), MLFLOW_TRACKING_URI=address)
+        server.shutdown()
+        thread.join()
+    said = f"{address} cannot be used: it answers with status {status}: {advice}; runs train on"
+    assert_fault(outcome, "mlflow store", said)
 
 
 def test_a_clock_of_long_ago_is_found() -> None:

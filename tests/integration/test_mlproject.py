@@ -15,12 +15,13 @@ from support.services.mlflow_runs import send_rest
 from support.training.runs import TINY
 
 from dstransformer.config import load_config
+from dstransformer.tracking import resolve_experiment
 
 EXPERIMENT = "dstransformer"
 
 
 def test_the_experiment_that_the_guide_names_is_that_of_the_runs() -> None:
-    assert load_config("base").tracking.experiment == EXPERIMENT
+    assert resolve_experiment(load_config("base").tracking.experiment) == EXPERIMENT
     guide = (REPOSITORY / "docs" / "guide" / "tracking.md").read_text()
     assert guide.count(f"mlflow run . --env-manager local --experiment-name {EXPERIMENT} ") == 2
 

@@ -13,24 +13,26 @@ from support.faults.disk import mounted
 from support.processes.launching import run_command
 
 from data_prep.cli import main
+from dstransformer.data import Corpus
 
 
 def test_a_rule_that_would_have_to_guess_is_refused_before_anything_is_read(
     tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = build(*text(), "--tgt-lang", "xx", "--min-script", "0.5", "--out", tmp_path / "corpus")
-    assert "--min-script needs the script of each language, and 'xx' is none" in refuses(capsys, given)
+    given = build(*text(), "--tgt-lang", "xx", "--any-language", "--min-script", "0.5", "--out", tmp_path / "corpus")
+    assert "--min-script needs the script of xx, which is not known" in refuses(capsys, given)
     assert {path.name for path in tmp_path.iterdir()} == {"text"}
 
 
-def test_a_code_of_no_language_is_said_at_the_start_and_below_the_table(
+def test_a_code_of_no_language_is_refused_unless_any_is_taken(
     tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert build(*text(), "--tgt-lang", "xx", "--out", tmp_path / "corpus") == 0
-    first, *between, last = capsys.readouterr().err.splitlines()
-    assert first == last
-    assert first.startswith("warning: 'xx' is not a language code: what depends on it")
-    assert first not in between
+    given = [*text(), "--tgt-lang", "jp", "--out", tmp_path / "corpus"]
+    assert "--tgt-lang: 'jp' is not a language code (--any-language" in refuses(capsys, build(*given))
+    assert {path.name for path in tmp_path.iterdir()} == {"text"}
+    assert build(*given, "--any-language") == 0
+    manifest = Corpus.open(tmp_path / "corpus").manifest
+    assert (manifest.tgt_lang, manifest.options["any_language"]) == ("jp", True)
 
 
 @pytest.mark.parametrize(("files", "wanted"), [

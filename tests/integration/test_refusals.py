@@ -82,6 +82,12 @@ COMMANDS = [
     ("translate BUNDLE TEXT --sample --prune 3", ["--prune is for the search, and --sample draws: leave one out"]),
     ("translate BUNDLE TEXT --prefix-file nowhere", ["cannot read nowhere"]),
     ("evaluate RUN --src TEXT --ref LINE", ["TEXT has 2 lines but LINE has 1"]),
+    ("evaluate --ref LINE --systems LINE --langpair en-jp", ["--langpair 'en-jp': 'jp' is not a", "did you mean ja?"]),
+    ("evaluate BUNDLE --src FILE --ref LINE --langpair english-de", ["'english' is not a", "did you mean en?"]),
+    ("evaluate --ref LINE --systems LINE --langpair en-xx", ["'xx' is not a language code: write a code such as en,"]),
+    *((f"import {command} --src-lang jp --out NEW", ["--src-lang: 'jp' is not a", "--any-language", "you mean ja?"])
+      for command in ("hf FOLDER", "marian FILE --vocabs FILE", "eole FOLDER")),
+    ("import hf FOLDER --tgt-lang german --any-language --out NEW", ["FOLDER"]),
     ("serve nowhere --port 0", ["nowhere does not exist: name a run, a checkpoint, or a bundle"]),
     ("serve PARSER --port 0", ["PARSER is a parser: only translation models can be served; use `dst parse`"]),
     ("serve BUNDLE --port 0 --host no.such.host.invalid", ["--host 'no.such.host.invalid'"]),

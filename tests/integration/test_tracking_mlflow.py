@@ -43,6 +43,7 @@ from dstransformer.tracking import (
     RunEnd,
     TrackingState,
     TrainingProgress,
+    build_tracker,
     resolve_tracking_uri,
     send_pending,
 )
@@ -262,6 +263,23 @@ def test_without_a_server_the_store_is_beside_the_run_folder(
     }
     assert list(run_folder.parent.glob("mlartifacts/models/*/artifacts/bundle/model.safetensors"))
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("setting", "name"), [("null", "from-environment"), ("mine", "mine")])
+def test_the_experiment_is_that_of_the_setting_or_of_the_environment(
+    setting: str, name: str, run_folder: Path, store: str,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for variable, value in (("NAME", "from-environment"), ("ID", "4711")):
+        monkeypatch.setenv(f"MLFLOW_EXPERIMENT_{variable}", value)
+    config = load_config("base", [f"tracking.uri={store}", f"tracking.experiment={setting}"]).tracking
+    tracker = build_tracker(config, rank=0, run_folder=run_folder, max_updates=1)
+    tracker.emit(make_start())
+    tracker.emit(RunEnd("finished"))
+    client, run = tracked_run(run_folder)
+    assert client.get_experiment(run.info.experiment_id).name == name
+    ids = [record.getMessage() for record in caplog.records if "MLFLOW_EXPERIMENT_ID" in record.getMessage()]
+    assert ids == [f"MLFLOW_EXPERIMENT_ID is not used, the run is in {name}: set MLFLOW_EXPERIMENT_NAME"]
 
 
 def test_a_server_that_hangs_and_dies_only_causes_warnings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -162,6 +163,32 @@ def test_the_page_on_installing_names_every_extra() -> None:
     page = (REPOSITORY / "docs" / "install.md").read_text(encoding="utf-8")
     named = {word for line in page.splitlines() if line.startswith("| `") for word in re.findall(r"`(\w+)`", line)}
     assert project["optional-dependencies"].keys() - named - {"train", "all"} == set()
+
+
+#: Options of other programs that messages and commands name: git, launchers, MLflow, mtdata, sacrebleu, Snakemake, ...
+FOREIGN = """
+--backend-store-uri --bf16 --config --configfile --cores --echo --env-manager --error-unmatch --force-reinstall --fp16
+--gpus-per-node --gpus-per-task --id --jobs --langs --list --log --master --master-port --module --no-optional-locks
+--nproc --nthreads --num --porcelain --scheduler-file --shm-size --snakefile --untracked-files
+"""
+
+#: Options of the steps of the workflow, which Snakemake starts.
+STEPS = "--after --bundle --command --language --makes --record --stdout"
+
+
+@pytest.mark.parametrize("package", ["dstransformer", "data_prep"])
+def test_options_that_the_code_names_exist(package: str) -> None:
+    ours = set.union(*options(dst.build_parser()).values(), *options(dst_prep.build_parser()).values())
+    known = {*ours, "--version", "--local-rank", *FOREIGN.split(), *STEPS.split()}
+    wrong = []
+    for path in sorted((REPOSITORY / package).rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in docs]
+        for text in (text for text in texts if isinstance(text, str)):
+            named = re.findall(r"(?<![\w-])--[a-z](?:[a-z0-9-]*[a-z0-9])?(?![\w-])", text)
+            wrong += [f"{name(path)}: {option} in {text!r}" for option in named if option not in known]
+    assert wrong == []
 
 
 def test_version_and_date_of_the_release_agree() -> None:

@@ -15,7 +15,7 @@ from dstransformer.config import load_config
 from dstransformer.io.command import run_guarded
 from dstransformer.io.files import replace_file
 from dstransformer.io.json_text import read_json
-from dstransformer.tracking import close_group, open_group
+from dstransformer.tracking import close_group, open_group, resolve_experiment
 
 FORMAT_VERSION = 1
 
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("act", choices=("start", "finish"))
     act = parser.parse_args().act
     folder = Path.cwd()
-    store, experiment = os.environ["MLFLOW_TRACKING_URI"], load_config("base").tracking.experiment
+    store, experiment = os.environ["MLFLOW_TRACKING_URI"], resolve_experiment(load_config("base").tracking.experiment)
     tracked = folder / "tracking.id"  # empty if the store did not accept the run
     known = tracked.read_text(encoding="utf-8") if tracked.exists() else ""
     run_id = open_group(

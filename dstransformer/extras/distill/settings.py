@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from dstransformer.errors import ConfigError, shown
+from dstransformer.io.languages import code_problem
 
 Quantization = Literal[
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
@@ -209,6 +210,13 @@ class Settings(Section):
     export: Export
     test: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], TestSet] = Field(min_length=1)
     launcher: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _languages(self) -> Settings:
+        for name in () if "--any-language" in self.corpus.options else ("src_lang", "tgt_lang"):
+            if problem := code_problem(getattr(self, name), "--any-language in corpus.options"):
+                raise ValueError(f"{name}: {problem}")
+        return self
 
     @model_validator(mode="after")
     def _back(self) -> Settings:

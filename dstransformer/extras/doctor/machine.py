@@ -21,7 +21,7 @@ import psutil
 
 from dstransformer import __version__
 from dstransformer.extras.doctor.finding import Finding
-from dstransformer.io.requirements import supported_versions
+from dstransformer.io.requirements import PROJECT, installed_extras, supported_versions
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -73,6 +73,11 @@ def check_versions() -> Iterator[Finding]:
             yield Finding(name, f"{found}, not {_range(needed[name])}", "FAULT", advice)
         else:
             yield Finding(name, f"{found} (takes {_range(needed[name])})" if name in needed else found)
+    if extras := installed_extras():
+        there, missing = (
+            ", ".join(name for name in extras if extras[name] is fits) or "none" for fits in (True, False)
+        )
+        yield Finding("extras", f"{there}; not installed: {missing} (pip install '{PROJECT}[NAME]')")
 
 
 def _range(versions: SpecifierSet) -> str:

@@ -24,6 +24,10 @@ from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
 from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries, short_reason
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
 
+#: What to do by the beginning of the status of an answer.
+_LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, of one who may use it"
+_BY_STATUS = {"401": _LOGIN, "403": _LOGIN, "4": "correct the address, at which no MLflow answers", "5": "read its log"}
+
 #: Runs that a finding names at most.
 _MAX_NAMED = 3
 
@@ -52,12 +56,15 @@ def check_store(address: str) -> Finding:
     except UnusableStoreError as error:
         return Finding("mlflow store", str(error), "FAULT")
     except Exception as error:
-        advice = "start the server or free the file; runs train on, and `dst track RUN` sends their records later"
+        reason = short_reason(error)
+        status = next((advice for number, advice in _BY_STATUS.items() if f"status {number}" in reason), None)
+        advice = status or ("start the server" if path is None else "free the file")
+        advice += "; runs train on, and `dst track RUN` sends their records later"
         if path is not None and ("not a database" in str(error) or "malformed" in str(error)):
             advice = "move the file away: the next run creates a new one, and `dst track RUN` sends each run again"
         if isinstance(error, ModuleNotFoundError):
             advice = f"pip install {error.name}, the driver of that database"
-        return Finding("mlflow store", f"{place} cannot be used: {short_reason(error)}", "FAULT", advice)
+        return Finding("mlflow store", f"{place} cannot be used: {reason}", "FAULT", advice)
     return Finding("mlflow store", f"{place} answers and fits")
 
 

@@ -30,7 +30,7 @@ from dstransformer.io.files import hold_lock, replace_file, storage_errors
 from dstransformer.io.products import enclosing_product
 from dstransformer.io.progress import note
 from dstransformer.model import parameter_count
-from dstransformer.tracking import RunStatus, close_group, open_group, resolve_tracking_uri
+from dstransformer.tracking import RunStatus, close_group, open_group, resolve_experiment, resolve_tracking_uri
 from dstransformer.tracking.mlflow.page import manifest_digest
 
 STATE_NAME = "table3.json"
@@ -214,7 +214,7 @@ class TableRun:
         with self._locked():  # of several workers the first one creates it
             table = self.read()
             known = open_group(
-                self._uri, self._base.tracking.experiment, table.mlflow_run,
+                self._uri, resolve_experiment(self._base.tracking.experiment), table.mlflow_run,
                 name=f"table 3 · {self._out.absolute().name}", source="dst table3",
                 params={name: str(value) for name, value in self._settings.items()},
             )  # fmt: skip

@@ -111,6 +111,11 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     return sqlite_address(path) + mark + options
 
 
+def resolve_experiment(configured: str | None) -> str:
+    """The experiment to use: the configured one, else ``MLFLOW_EXPERIMENT_NAME``, else ``dstransformer``."""
+    return configured or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dstransformer"
+
+
 def with_secrets(stored: str) -> str:
     """A stored address with the password that files leave out: ``MLFLOW_TRACKING_URI``, if it names the same store.
 

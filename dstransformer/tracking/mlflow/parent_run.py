@@ -34,11 +34,14 @@ def parent_tags(tracking_uri: str, environment: Mapping[str, str] = os.environ) 
     """The tag that shows a run below the one that ``MLFLOW_RUN_ID`` names; empty without one.
 
     Args:
-        tracking_uri: The store of the run. A parent in another store, by ``MLFLOW_TRACKING_URI``, does not count.
+        tracking_uri: The store of the run. A parent in another store, by ``MLFLOW_TRACKING_URI``, is only a warning.
         environment: The environment variables.
     """
     run_id, store = environment.get("MLFLOW_RUN_ID"), environment.get("MLFLOW_TRACKING_URI", "")
-    return {"mlflow.parentRunId": run_id} if run_id and is_same_store(store, tracking_uri) else {}
+    is_same = is_same_store(store, tracking_uri)
+    if run_id and not is_same:
+        logger.warning("MLFLOW_RUN_ID is not used: MLFLOW_TRACKING_URI does not name %s", without_secrets(tracking_uri))
+    return {"mlflow.parentRunId": run_id} if run_id and is_same else {}
 
 
 def open_group(

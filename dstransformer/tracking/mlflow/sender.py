@@ -170,6 +170,6 @@ def short_reason(error: BaseException) -> str:
     text = without_secrets(" ".join(str(error).split()) or repr(error))
     if known := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):
         return known[1]
-    if status := re.search(r"too many (\d+) error responses|(\d{3}) Server Error", text):
-        return f"it answers with status {status[1] or status[2]}"
+    if status := re.search(r"too many (\d+) error responses|(\d{3}) Server Error|failed with error code (\d{3})", text):
+        return f"it answers with status {next(filter(None, status.groups()))}"
     return "timed out" if "timed out" in text else text.partition(" [SQL:")[0]

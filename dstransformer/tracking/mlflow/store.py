@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import json
 import logging
+import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -145,6 +146,9 @@ class MlflowStore:
 
     def _create_run(self, record: Record) -> str:
         experiment = self._experiment_id()
+        if os.environ.get("MLFLOW_EXPERIMENT_ID", experiment) != experiment:
+            named = self._state.experiment
+            logger.warning("MLFLOW_EXPERIMENT_ID is not used, the run is in %s: set MLFLOW_EXPERIMENT_NAME", named)
         if known := self._client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{record['key']}'", max_results=1):
             return str(known[0].info.run_id)
         tags = {KEY_TAG: record["key"], "mlflow.user": _user(), "mlflow.source.name": "dst train"}

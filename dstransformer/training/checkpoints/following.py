@@ -9,13 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from dstransformer.data import Corpus
 from dstransformer.decoding import Translator
 from dstransformer.errors import ConfigError, DataError, StorageError, UnreadableError, UserError, check_format_version
-from dstransformer.evaluation.bleu import bleu_tokenizer
+from dstransformer.evaluation.bleu import bleu_tokenizer, tokenizer_note
 from dstransformer.evaluation.directions import covered_rows
 from dstransformer.evaluation.learned import LearnedMetric
 from dstransformer.evaluation.systems import (
@@ -93,9 +94,12 @@ def evaluate_run(
         copy_weights(translator.model)
         return bundle, translator
 
-    results = Results(run)
+    results, say_once = Results(run), cache(say)
     for name, (bundle, translator) in follow(run, load_translator, interval, say=say):
-        tokenizer = bleu_tokenizer(target_language(bundle, translator), tokenize, "--tokenize ")
+        choice = target_language(bundle, translator), tokenize, "--tokenize "
+        tokenizer = bleu_tokenizer(*choice)
+        if (note := tokenizer_note(*choice)) is not None:
+            say_once(note)
         facts = bundle_facts(bundle, translator, tokenizer)
         also = {metric.name for metric in learned}
         wanted = [one for one in test_sets if not results.has({**facts, "test_set": one.to_json()}, also)]

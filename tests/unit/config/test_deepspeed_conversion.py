@@ -70,12 +70,25 @@ def test_every_entry_is_kept_or_set_or_noted() -> None:
     ({"gradient_accumulation_steps": 4}, {}, "set batch.micro_batches to 4 times the number of processes"),
     ({"zero_optimization": True}, {}, "zero_optimization is left out: not an object"),
     ({}, {}, "it states no ZeRO stage"),
+    ({"fp16": {"enabled": True, "loss_scale": 0}, "bf16": {"enabled": True}}, {"bf16": {"enabled": True}},
+     "fp16 is left out: bf16 is enabled too"),
+    ({"fp16": {"enabled": True}, "bfloat16": {"enabled": False}},
+     {"fp16": {"enabled": True}, "bf16": {"enabled": False}}, "its name is bf16 now"),
+    ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {"zero_optimization": {"stage": 2}},
+     "zero_optimization.offload_param is left out: it needs ZeRO stage 3"),
+    ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}, {"zero_optimization": {"stage": 3}},
+     "zero_optimization.offload_optimizer is left out: checkpoints hold no files on NVMe"),
 ])  # fmt: skip
-def test_forms_of_other_programs(content: dict[str, Any], fragment: dict[str, Any], note: str) -> None:
+def test_forms_of_other_programs(content: dict[str, Any], fragment: dict[str, Any], note: str, tmp_path: Path) -> None:
     converted = convert(content)
     assert converted.fragment == fragment
     assert any(note in line for line in converted.notes)
     assert not find_problems(converted.fragment)
+    path = tmp_path / "fragment.json"
+    path.write_text(json.dumps(converted.fragment))
+    beside = [] if "stage" in fragment.get("zero_optimization", {}) else ["zero1"]
+    beside += [] if {"bf16", "fp16"} & set(fragment) else ["bf16"]
+    compose(load_config("base", [], [str(path), *beside]), 1)  # nothing that it has is refused
 
 
 def test_muon_of_deepspeed_is_muon_here() -> None:

@@ -134,8 +134,8 @@ def test_an_interrupted_command_leaves_no_text_and_resumes(
 def test_a_rule_that_would_have_to_guess_is_refused_before_the_text_is_read(
     tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = run("--lang", "xx", "--min-script", "0.5", "--in", text, "--out", tmp_path / "out.de")
-    assert "--min-script needs the script of each language, and 'xx' is none" in refuses(capsys, status)
+    status = run("--lang", "xx", "--any-language", "--min-script", "0.5", "--in", text, "--out", tmp_path / "out.de")
+    assert "--min-script needs the script of xx, which is not known" in refuses(capsys, status)
     assert [path.name for path in tmp_path.iterdir()] == ["text.de"]
 
 

@@ -152,6 +152,9 @@ def test_long_lines_are_translated_in_parts_or_not_at_all(
     translator.settings = translator.settings.model_copy(update=limits)
     parts = [found[0] for found in translator.search(sentences)]
     dog, (joined,), fox = translator.search(lines)
+    assert "sentence" not in caplog.text
+    translator.search(["dog " * (most + 1)])
+    assert caplog.messages[-1].endswith("; no sentence ends in it: divide it")
     assert joined.text == " ".join(one.text for one in parts)
     assert joined.log_probability == pytest.approx(sum(one.log_probability for one in parts))
     assert [dog[0].text, fox[0].text] == translator.translate(["dog", "fox"])
@@ -160,7 +163,7 @@ def test_long_lines_are_translated_in_parts_or_not_at_all(
     translator.settings = translator.settings.model_copy(update={"long_inputs": "refuse"})
     assert translator.translate(lines)[1] == ""
     assert "sentence 2 has" in caplog.text
-    assert "it gets no output (--max-input-tokens)" in caplog.text
+    assert "it gets no output (--max-input-tokens, " in caplog.text
 
 
 def test_each_format_says_what_it_promises() -> None:

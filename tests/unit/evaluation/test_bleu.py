@@ -212,12 +212,32 @@ def test_a_language_has_its_tokenizer_unless_another_is_chosen(code: str | None,
     assert bleu_tokenizer(code, "intl") == "intl"
 
 
+def test_a_hint_names_no_option_that_no_command_has(caplog: pytest.LogCaptureFixture) -> None:
+    lines = ["A dog runs ."] * 100
+    score(lines, lines)
+    assert caplog.messages == [
+        "That's 100 lines that end in a tokenized period ('.')",
+        "It looks like you forgot to detokenize your test data, which may hurt your score.",
+    ]
+
+
 def test_what_is_unusual_about_the_choice_is_said() -> None:
     assert str(tokenizer_note("th")).startswith("BLEU of th counts characters (char): the model of flores200")
     assert str(tokenizer_note("english")).startswith("'english' is not a language code: BLEU takes the tokenizer 13a")
     assert [tokenizer_note("de"), tokenizer_note("ja"), tokenizer_note("th", "char"), tokenizer_note(None)] == [
         None
     ] * 4
+
+
+@pytest.mark.parametrize(("code", "choice", "usual"), [
+    ("ja", "bpe", "ja-mecab"), ("jpn_Jpan", "13a", "ja-mecab"), ("zh", "intl", "zh"), ("ko", "none", "ko-mecab"),
+    ("tha", "13a", "flores200"), ("ja", "zh", "ja-mecab"), ("de", "ja-mecab", "13a"), ("cmn_Latn", "zh", "13a"),
+    ("ja", "ja-mecab", None), ("yue", "zh", None), ("ja", "char", None), ("th", "flores200", None), ("de", "bpe", None),
+    ("ar", "intl", None), ("de", "none", None), ("xx", "bpe", None), (None, "bpe", None),
+])  # fmt: skip
+def test_a_tokenizer_that_does_not_fit_the_language_is_said(code: str | None, choice: str, usual: str | None) -> None:
+    wanted = usual and f"--tokenize {choice} does not fit {code}: --tokenize auto takes {usual}"
+    assert tokenizer_note(code, choice, "--tokenize ") == wanted
 
 
 def test_a_tokenizer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,11 +249,15 @@ def test_a_tokenizer_that_is_not_installed_is_refused(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("code", ["zh", "ja", "ko", "th"])
-def test_text_of_an_unknown_language_is_not_guessed(code: str) -> None:
+def test_text_of_an_unknown_language_is_not_guessed(code: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match="BLEU depends on the language of this text, which is not known: choose"):
         text_tokenizer(TEXTS[code][1], "auto", "--tokenize ")
     assert text_tokenizer(TEXTS[code][1], "char", "--tokenize ") == "char"
     assert text_tokenizer(TEXTS["ar"][1], "auto", "--tokenize ") == "13a"
+    assert text_tokenizer(TEXTS["ar"][1], "intl", "--tokenize ") == "intl"
+    assert caplog.messages == []
+    assert text_tokenizer(TEXTS[code][1], "bpe", "--tokenize ") == "bpe"
+    assert caplog.messages == ["--tokenize bpe does not fit this text, whose words no spaces divide: choose another"]
 
 
 def test_ter_divides_chinese_and_japanese_into_characters() -> None:

@@ -97,6 +97,13 @@ def test_two_bundles(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the system bundle is given twice" in capsys.readouterr().err
 
 
+def test_a_tokenizer_that_does_not_fit_the_language_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    for languages in ("en-ja", "en-de"):
+        command = f"--ref a.de --systems a.good --langpair {languages} --tokenize bpe"
+        assert main(["evaluate", *command.split()]) == 0
+    assert caplog.messages == ["--tokenize bpe does not fit ja: --tokenize auto takes ja-mecab"]
+
+
 class TestCachedSets:
     @pytest.fixture
     def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -122,7 +129,7 @@ class TestCachedSets:
                 "wmt13.en-de.src is not in sacrebleu's cache; `sacrebleu -t wmt13 -l en-de ",
             ),
             ("bundle --test-set wmt99", "--test-set 'wmt99': sacrebleu has no such test set; `sacrebleu --list`"),
-            ("bundle --test-set wmt14 --langpair en-xx", "--test-set wmt14 has no en-xx, only cs-en, en-cs"),
+            ("bundle --test-set wmt14 --langpair en-fi", "--test-set wmt14 has no en-fi, only cs-en, en-cs"),
             ("--test-set wmt14 --systems b.good", "--test-set needs the languages: --langpair en-de"),
         ):
             assert main(["evaluate", *command.split()]) == 2

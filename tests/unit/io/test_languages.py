@@ -10,6 +10,7 @@ from dstransformer.errors import DataError
 from dstransformer.io.languages import (
     FASTTEXT_CODES,
     LanguageCode,
+    code_problem,
     divide_codes,
     english_name,
     find_code,
@@ -44,8 +45,33 @@ def test_codes_of_one_language_are_one(short: str, long: str, script: str) -> No
 @pytest.mark.parametrize("code", ["english", "xx", "jp", "tree", "mul", "und", "qaa", "qtz", "x-foo", "a00", ""])
 def test_what_is_no_language_has_no_facts(code: str) -> None:
     found = language(code)
-    assert (found.tag, found.script, found.scripts, found.fasttext, found.has_spaces) == (None,) * 5
+    assert (found.tag, found.script, found.scripts, found.fasttext, found.word_characters) == (None,) * 5
     assert found.tokenizer == "13a"
+
+
+def test_a_code_for_private_use_may_name_its_script() -> None:
+    assert [(language(code).script, language(code).word_characters) for code in ("qaa_Latn", "qaa-thai")] == [
+        ("Latn", None),
+        ("Thai", 5),
+    ]
+
+
+@pytest.mark.parametrize("code", [
+    "en", "deu", "ger", "DE", "de_DE", "deu_Latn", "zh-Hant", "pt-BR", "sr-Latn", "es-419", "ca-valencia", "no",
+    "cmn_Hans", "yue", "arb_Arab", "gsw", "crp", "gem", "tlh", "mul", "und", "qaa", "qtz_Latn", "x-elvish", "x_elvish",
+])  # fmt: skip
+def test_a_code_of_a_table_or_for_private_use_is_taken(code: str) -> None:
+    assert code_problem(code) is None
+
+
+@pytest.mark.parametrize(("code", "meant"), [
+    ("jp", "ja"), ("jp_JP", "ja"), ("cz", "cs"), ("dk", "da"), ("cn", "zh"), ("ua", "uk"),
+    ("english", "en"), ("German", "de"), ("brazilian-portuguese", "pt-BR"), ("deutsch", "de"), ("deu_Latin", "deu"),
+    ("xx", None), ("a1", None), ("", None), ("languageone", None),
+])  # fmt: skip
+def test_another_code_is_told_from_what_is_meant(code: str, meant: str | None) -> None:
+    advice = f"did you mean {meant}?" if meant else "write a code such as en, deu or zho_Hans (ISO 639, or BCP 47)"
+    assert code_problem(code) == f"'{code}' is not a language code: {advice}"
 
 
 @pytest.mark.parametrize(("code", "tokenizer"), [
@@ -92,6 +118,7 @@ WMT24PP = ["ar_EG", "ar_SA", "de_DE", "fr_CA", "fr_FR", "pt_BR", "pt_PT", "zh_CN
     ("zho-CN", ("zh", "Hans", "CN")),
     ("sr_latn_RS", ("sr", "Latn", "RS")),
     ("xyz", ("xyz", None, None)),
+    ("X_latn", ("x-latn", None, None)),
 ])  # fmt: skip
 def test_codes_have_parts(code: str, parts: tuple[str, str | None, str | None]) -> None:
     assert parse_code(code) == LanguageCode(*parts)
@@ -126,6 +153,7 @@ def test_the_code_of_a_set_is_found(wanted: str, codes: list[str], found: str) -
     ("en-de", FLORES, ("en", "de")),
     ("zh-Hans-en", FLORES, ("zh-Hans", "en")),
     ("en-zh-TW", WMT24PP, ("en", "zh-TW")),
+    ("x-elvish-jp", ["x-elvish", "jp"], ("x-elvish", "jp")),
 ])  # fmt: skip
 def test_a_pair_is_divided_where_both_sides_are_known(both: str, codes: list[str], divided: tuple[str, str]) -> None:
     assert divide_codes(both, codes) == divided

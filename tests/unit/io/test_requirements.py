@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import requires
+from importlib.metadata import metadata, requires
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from support.processes.forks import REPOSITORY
 
 from dstransformer.errors import UserError
-from dstransformer.io.requirements import check_installed, how_to_install, supported_versions
+from dstransformer.io.requirements import check_installed, how_to_install, installed_extras, supported_versions
 
 #: Runs a command of ``dst`` or ``dst-prep`` where nothing but the core's packages can be imported.
 WITHOUT_EXTRAS = """
@@ -54,6 +54,12 @@ def test_nothing_is_said_of_what_no_extra_has() -> None:
     assert how_to_install("no_such_package") is None
     with pytest.raises(UserError, match="no_such_package is not installed: pip install no_such_package"):
         check_installed("torch", "no_such_package")
+
+
+def test_every_extra_is_said_to_be_there_or_not() -> None:
+    extras = installed_extras()
+    assert set(extras) == set(metadata("dstransformer").get_all("Provides-Extra"))
+    assert extras["train"]
 
 
 def test_the_versions_are_those_of_the_metadata() -> None:

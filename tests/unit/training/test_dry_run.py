@@ -207,10 +207,17 @@ def test_the_command_says_whether_an_update_fits_the_named_gpu(run: Path, capsys
     assert "--device h100 is for a dry run: add --dry-run" in capsys.readouterr().err
 
 
-def test_a_code_of_no_language_is_warned_of(run: Path) -> None:
+@pytest.mark.parametrize(("code", "choice", "warning"), [
+    ("xx", "auto", "'xx' is not a language code: BLEU takes"),
+    ("ja", "bpe", "validation.tokenize=bpe does not fit ja: validation.tokenize=auto takes ja-mecab"),
+])  # fmt: skip
+def test_a_tokenizer_of_bleu_that_may_be_wrong_is_warned_of(run: Path, code: str, choice: str, warning: str) -> None:
     manifest = run.parent / "corpus" / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "tgt_lang": "xx"}))
-    assert [line for line in plan(run).warnings if line.startswith("'xx' is not a language code: BLEU takes")]
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "tgt_lang": code}))
+    mine = run.parent / "mine.yaml"
+    mine.write_text(f"extends: toy\nvalidation: {{tokenize: {choice}}}\n")
+    request = TrainRequest(str(mine), run.parent / "corpus", run.parent / "new", TINY, ["zero1", "fp32"])
+    assert [line for line in dry_run(request).warnings if line.startswith(warning)]
 
 
 def test_a_request_takes_the_names_of_folders(run: Path) -> None:

@@ -119,6 +119,8 @@ def test_the_choice_follows_configuration_and_scores(
     name, reason = choose(final, Candidates({}, whole, {}, Path()), scores, 2000)
     assert name == chosen
     assert ("schedule.warmup_steps = 2000" in reason) == (final == "average" and not whole)
+    worse = "checkpoint.final = average, although it is worse than the last checkpoint, which best_on_validation takes"
+    assert (reason == worse) == (final == "average" and whole)
 
 
 def test_the_choice_is_described() -> None:

@@ -57,6 +57,24 @@ def test_invalid_command_lines_are_refused_in_one_line(
     assert wanted in lines[0]
 
 
+@pytest.mark.parametrize("command", [
+    "build --source files", "build --source hub --name a/b", "read --source wmt14", "read --source toy", "mono",
+])  # fmt: skip
+@pytest.mark.parametrize(("code", "meant"), [("jp", "ja"), ("english", "en"), ("xx", None)])
+def test_a_code_of_no_language_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, code: str, meant: str | None
+) -> None:
+    flag, rest = ("--lang", ["--in", "a"]) if command == "mono" else ("--src-lang", ["--tgt-lang", "de"])
+    out = ["--work" if command.startswith("read") else "--out", str(tmp_path / "new")]
+    assert main([*command.split(), *rest, flag, code, *out]) == 2
+    advice = f"did you mean {meant}?\n" if meant else "write a code such as en, deu or zho_Hans"
+    begin = f"dst-prep: error: {flag}: '{code}' is not a language code"
+    assert capsys.readouterr().err.startswith(
+        f"{begin} (--any-language, in a recipe any_language: true, takes any): {advice}"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("source", "option"), [
     ("files", ["--pair", "fr-en"]), ("toy", ["--src", "text.en"]), ("wmt14", ["--pairs", "5"]), ("toy", ["--offline"]),
 ])  # fmt: skip

@@ -160,6 +160,12 @@ def test_the_recipes_of_the_package_load(capsys: pytest.CaptureFixture[str]) -> 
         ({"sources": {"x": {}}}, "missing key 'sources.x.source'"),
         ({"sources": {"a b": {"source": "toy"}}}, "'a b' is not a name"),
         ({"tgt_lang": False}, "sources.parallel.tgt_lang = False: an unquoted no, off, yes or on is not text in YAML"),
+        (
+            {"tgt_lang": "jp"},
+            "sources.parallel.tgt_lang = 'jp': 'jp' is not a language code (--any-language, in a recipe any_language: "
+            "true, takes any): did you mean ja?",
+        ),
+        ({"tgt_lang": "jp", "any_language": 3}, "sources.parallel.any_language = 3: input should be a valid boolean"),
         ({"sources": {"back": 3}}, "no sources: write"),
         (
             {"sources": {"x": {"source": "toy", "tgt_lang": "fr"}}},
@@ -198,6 +204,13 @@ def test_mistakes_on_the_command_line_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert message in refuses(capsys, build("--out", tmp_path / "corpus", *words))
+
+
+def test_any_language_is_taken_for_all_sources_or_one(recipe: Path) -> None:
+    every = load_recipe(str(recipe), ["tgt_lang=jp", "any_language=true"])
+    assert {(source.tgt_lang, source.any_language) for source in every.sources.values()} == {("jp", True)}
+    one = ["sources.back.tgt_lang=x-elvish", "sources.parallel.tgt_lang=jp", "sources.parallel.any_language=true"]
+    assert load_recipe(str(recipe), one).sources["back"].tgt_lang == "x-elvish"
 
 
 def test_lists_and_addresses_keep_their_places(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources.opening import open_parts
 from data_prep.stages.clean import normalise
-from data_prep.stages.read import ReadReport, read_text, unknown_codes
+from data_prep.stages.read import ReadReport, read_text
 from data_prep.store.pairs import iter_pairs
 from dstransformer.errors import UserError
 from dstransformer.io.progress import Progress
@@ -71,7 +71,3 @@ def test_the_seed_chooses_what_is_held_out(tmp_path: Path) -> None:
         folder.mkdir()
         chosen.append(read(folder, lines, seed=seed)[1]["validation"])
     assert chosen[0] == chosen[1] != chosen[2]
-
-
-def test_codes_of_no_language_are_told_from_those_that_are_meant() -> None:
-    assert unknown_codes([("en", "tree"), ("mul", "xx"), ("xx", "deu_Latn"), ("english", "zh-TW")]) == ["xx", "english"]

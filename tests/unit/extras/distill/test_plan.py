@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dstransformer.errors import ConfigError
 from dstransformer.extras.distill.plan import Plan
 from dstransformer.extras.distill.settings import read_settings
 
@@ -64,6 +65,11 @@ def test_further_trainings_differ_from_the_student_in_what_they_are_for(folder: 
     assert {"records/align.json", "records/baseline.json", "records/finetuned.json", "records/ship.json"} <= set(
         found.records
     )
+
+
+def test_a_code_of_no_language_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"src_lang: 'jp' is not .*\(--any-language in corpus.options takes any\)"):
+        plan(folder, src_lang="jp")
 
 
 def test_an_ensemble_is_measured_together_and_not_exported(folder: Path) -> None:

@@ -104,11 +104,16 @@ def test_a_store_whose_file_was_named_unquoted_is_the_same() -> None:
     assert not is_same_store("sqlite:////runs/a&b.db", "sqlite:////runs/c.db")
 
 
-def test_the_parent_is_the_run_of_mlflow_run_in_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parent_is_the_run_of_mlflow_run_in_the_same_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     absolute = f"sqlite:///{tmp_path / 'mlflow.db'}"
     given = {"MLFLOW_RUN_ID": "a1", "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db"}
     assert parent_tags(absolute, given) == {"mlflow.parentRunId": "a1"}
-    assert parent_tags("http://host:5000", given) == {}
+    assert caplog.messages == []
+    assert parent_tags("http://me:secret@host:5000", given) == parent_tags(absolute, {"MLFLOW_RUN_ID": "a1"}) == {}
+    assert [line.rpartition(" ")[2] for line in caplog.messages] == ["http://me:***@host:5000", absolute]
+    assert caplog.messages[0].startswith("MLFLOW_RUN_ID is not used: MLFLOW_TRACKING_URI does not name ")
     assert parent_tags("http://me:secret@host", {**given, "MLFLOW_TRACKING_URI": "http://host"}) != {}
     assert parent_tags(absolute, {"MLFLOW_TRACKING_URI": absolute}) == {}
