@@ -279,7 +279,7 @@ def _read_two_texts(src: Text, tgt: Text) -> Iterator[pa.Table]:
 
 def _check_header(text: Text, row: list[str], src_lang: str, tgt_lang: str) -> None:
     """Refuse a header line, which would become a sentence pair; one in the other order means that sides are swapped."""
-    names = [cell.strip().lower() for cell in row]
+    names = [cell.strip(' "').lower() for cell in row]
     languages = [src_lang.lower(), tgt_lang.lower()]
     if names == languages[::-1]:
         raise DataError(

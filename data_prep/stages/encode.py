@@ -23,7 +23,7 @@ from data_prep.stages.read import Read, ReadReport, text_format
 from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words
 from data_prep.stages.vocab import Vocab, load_tokenizer, open_tokenizer
 from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
-from data_prep.store.pairs import Chunk, cut_pairs, iter_chunk
+from data_prep.store.pairs import Chunk, add_examples, cut_pairs, iter_chunk, merge_examples
 from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers import Workers, run_tasks
 from dstransformer.data import (
@@ -131,7 +131,7 @@ class Encode(Stage):
                 read=cleaning.read,
                 kept=training.info.pairs,
                 dropped=cleaning.dropped | {"too_many_tokens": training.too_long},
-                examples=cleaning.examples,
+                examples=cleaning.examples | ({"too_many_tokens": training.examples} if training.examples else {}),
                 before=cleaning.before,
                 after=training.words,
             ),
@@ -211,19 +211,21 @@ def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
 
 
 class Encoded(Report):
-    """The pairs of an encoded chunk, by part, and its sentences by their words, see :func:`count_words`."""
+    """The pairs of an encoded chunk, by part, its sentences by words, see :func:`count_words`, and dropped pairs."""
 
     parts: list[int]
     words: list[list[int]]
+    examples: list[tuple[str, str]]
 
 
 class Training(NamedTuple):
-    """The training split: how many pairs were too long, those of each part that are in it, and the word counts."""
+    """The training split: the pairs of each part that are in it, word counts, and how many were too long, with some."""
 
     info: SplitInfo
-    too_long: int
     parts: Sequence[int]
     words: WordCounts
+    too_long: int
+    examples: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -269,9 +271,9 @@ class Encoder:
             DataError: Every pair is dropped.
         """
         rows = self.writer.split("train", has_text=False, aligned=self.aligned)
-        total, parts, words = self._encode(path, rows, max_tokens)
+        total, parts, words, examples = self._encode(path, rows, max_tokens)
         info = rows.close()
-        return Training(info, total - info.pairs, parts, describe_words(words))
+        return Training(info, parts, describe_words(words), total - info.pairs, tuple(examples))
 
     def encode_held_out(self, path: Path) -> SplitInfo:
         """Write the validation or test split, which ``path`` is named after: every pair, with its raw text."""
@@ -279,8 +281,10 @@ class Encoder:
         self._encode(path, rows, None)
         return rows.close()
 
-    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, list[int], Counts]:
-        chunks = cut_pairs(path)
+    def _encode(
+        self, path: Path, rows: SplitWriter, max_tokens: int | None
+    ) -> tuple[int, list[int], Counts, list[tuple[str, str]]]:
+        chunks, examples = cut_pairs(path), list[tuple[str, str]]()
         total = sum(chunk.rows for chunk in chunks)
         parts, words = np.zeros(len(self.text.tags), dtype=np.int64), no_words()
         root = open_chunks(self.folder)
@@ -294,10 +298,11 @@ class Encoder:
                     rows.write(pa.ipc.open_stream(file).read_all())
                 parts[: len(report.parts)] += np.array(report.parts, dtype=np.int64)
                 words += report.words
+                merge_examples(examples, report.examples)
                 advance(chunk.rows)
         if not parts.any() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
-        return total, parts.tolist(), words
+        return total, parts.tolist(), words, examples
 
 
 def _encoded_chunk(root: Path, chunk: Chunk) -> Path:
@@ -310,14 +315,14 @@ def _encode_chunk(context: _Context, chunk: Chunk) -> Encoded:
     def write(folder: Path) -> Encoded:
         tokenizer = _load_tokenizer_once(context.vocab, context.identity)
         aligned = AlignmentEncoder(tokenizer) if "alignment" in context.schema.names else None
-        parts, words = [np.empty(0, dtype=np.uint16)], no_words()
+        parts, words, examples = [np.empty(0, dtype=np.uint16)], no_words(), list[tuple[str, str]]()
         with pa.ipc.new_stream(str(folder / _IDS), context.schema) as stream:
             for batch in iter_chunk(chunk):
-                table = encode_pairs(batch, tokenizer, context.max_tokens, context.text, aligned)
+                table = encode_pairs(batch, tokenizer, context.max_tokens, context.text, aligned, examples)
                 stream.write_table(table.select(context.schema.names).cast(context.schema))
                 parts.append(table["part"].to_numpy())
                 words += count_words(table["src_text"], table["tgt_text"])
-        return Encoded(parts=np.bincount(np.concatenate(parts)).tolist(), words=words.tolist())
+        return Encoded(parts=np.bincount(np.concatenate(parts)).tolist(), words=words.tolist(), examples=examples)
 
     return write_chunk(_encoded_chunk(context.root, chunk), Encoded, write)
 
@@ -337,6 +342,7 @@ def encode_pairs(
     max_tokens: int | None,
     text: TextFormat,
     aligned: AlignmentEncoder | None = None,
+    examples: list[tuple[str, str]] | None = None,
 ) -> pa.Table:
     """Encode both sides, without BOS and EOS.
 
@@ -346,6 +352,7 @@ def encode_pairs(
         max_tokens: Drop pairs with more tokens on either side; None keeps every pair.
         text: How sentences are written.
         aligned: Encodes the alignments of training pairs; None leaves them out.
+        examples: Takes the first pairs that are dropped.
 
     Returns:
         The ids, the part, with ``aligned`` the alignment, and the text: ``src_text`` with its tag if every pair is
@@ -367,7 +374,10 @@ def encode_pairs(
         links = aligned.encode(table["alignment"].to_pylist(), (sentences, texts), (src, tgt), skipped)
         encoded = encoded.append_column("alignment", links)
     longer = pc.max_element_wise(pc.list_value_length(src), pc.list_value_length(tgt))
-    return encoded.filter(pc.less_equal(longer, max_tokens))
+    keep = pc.less_equal(longer, max_tokens)
+    if examples is not None:
+        add_examples(examples, table, np.asarray(pc.invert(keep)))
+    return encoded.filter(keep)
 
 
 def _column(ids: list[list[int]]) -> pa.ListArray:

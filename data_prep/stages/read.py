@@ -22,11 +22,12 @@ from data_prep.stages.holdout import hold_out
 from data_prep.stages.text import TextFormat
 from data_prep.store.chunks import CHUNKS, Report
 from data_prep.store.folders import list_names
-from data_prep.store.pairs import PairsWriter
+from data_prep.store.pairs import PairsWriter, index_pairs, take_pairs
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers import Workers
 from dstransformer.data import FORMAT_VERSION, Option, PartInfo, SourceInfo
 from dstransformer.errors import DataError, UserError
+from dstransformer.io.glance import MAX_PAIRS, judge_empty
 from dstransformer.io.languages import language
 from dstransformer.io.progress import Advance, Progress
 
@@ -86,10 +87,8 @@ class Read(StoredStage[ReadReport]):
                 "for one with spaces; write a code such as en, deu or zho_Hans"
             )
         for part in self.parts:
-            options, warning = part.options, look_at(part)
-            if isinstance(options, FilesOptions):
-                warning = warning or swapped_sides(options) or same_sides(options)
-            if warning:
+            options = part.options
+            if isinstance(options, FilesOptions) and (warning := swapped_sides(options) or same_sides(options)):
                 work.progress.note(warning)
         if changes := _changed_sources(work, [part.source.info for part in self.parts]):
             work.progress.note(f"reading the text again, because {changes}")
@@ -97,6 +96,28 @@ class Read(StoredStage[ReadReport]):
     def write(self, work: Workspace, folder: Path, workers: Workers) -> ReadReport:
         """See ``StoredStage``."""
         return read_text(self.parts, folder, workers, work.progress)
+
+    def warn(self, work: Workspace) -> None:
+        """Warn of what a look at the text finds, and of held-out sentences without a translation."""
+        report = work.report(Read)
+        training = tuple((number, part.pairs) for number, part in enumerate(report.parts))
+        for split, sizes in {"train": training, **report.held_out}.items():
+            path, end = work.folder / self.name / f"{split}.arrow", 0
+            index = index_pairs(path)
+            for number, size in sizes:
+                part, begin, end = self.parts[number], end, end + size
+                name = part.name if split == "train" else f"the {split} set of {part.name}"
+                rows = np.arange(begin, end)
+                if split == "train":
+                    rows = np.unique(np.linspace(begin, end - 1, min(MAX_PAIRS, size)).astype(np.int64))
+                table = take_pairs(path, rows, index)
+                warnings = look_at(part, name, table) if split in part.source.splits else []  # not held out of training
+                if split != "train" and (
+                    empty := judge_empty(name, table["src"].to_pylist(), table["tgt"].to_pylist())
+                ):
+                    warnings.append(empty)
+                for text in warnings:
+                    work.progress.note(f"warning: {text}")
 
 
 def unknown_codes(languages: Iterable[tuple[str, str]]) -> list[str]:
@@ -175,7 +196,7 @@ def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Adv
     """
     blank = {"src": "source", "tgt": "target"}  # the sides without text so far
     before = writer.rows
-    for table in part.source.splits[split]():
+    for table in part.tables(split):
         columns = dict(zip(table.column_names, table.columns, strict=True))
         columns["part"] = pa.array(np.full(table.num_rows, number, dtype=np.uint16))
         columns.setdefault("low", pa.array(np.zeros(table.num_rows, dtype=np.bool_)))

@@ -20,7 +20,8 @@ from dstransformer.cli import main
 STORED = REPOSITORY / "tests" / "data" / "formats" / "1"
 
 #: Command lines by what their error line says. Words in capitals are paths: CORPUS, the plain RUN and its BUNDLE; NEW,
-#: which does not exist; the FILE and the FOLDER of other things; TEXT, two lines; LINE, one; BAD, not in UTF-8.
+#: which does not exist; the FILE and the FOLDER of other things; TEXT, two lines; BLANK, two empty
+#: ones; LINE, one; BAD, not in UTF-8.
 COMMANDS = [
     ("train bsae --corpus CORPUS --run NEW", ["unknown preset 'bsae': did you mean 'base'"]),
     ("train toy --corpus CORPUS --run NEW --set model.width=3", ["there is no key 'model.width'"]),
@@ -79,6 +80,8 @@ COMMANDS = [
     ("translate BUNDLE TEXT --sample --prune 3", ["--prune is for the search, and --sample draws: leave one out"]),
     ("translate BUNDLE TEXT --prefix-file nowhere", ["cannot read nowhere"]),
     ("evaluate RUN --src TEXT --ref LINE", ["TEXT has 2 lines but LINE has 1"]),
+    ("evaluate RUN --src TEXT --ref BLANK", ["all 2 references of BLANK are empty: check which files were named"]),
+    ("evaluate --ref BLANK --systems TEXT", ["all 2 references of BLANK are empty"]),
     ("serve nowhere --port 0", ["nowhere does not exist: name a run, a checkpoint, or a bundle"]),
     ("serve PARSER --port 0", ["PARSER is a parser: only translation models can be served; use `dst parse`"]),
     ("serve BUNDLE --port 0 --host no.such.host.invalid", ["--host 'no.such.host.invalid'"]),
@@ -121,8 +124,23 @@ VARIABLES = [
 def paths(plain_run: Path, toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The paths that the words in capitals stand for; the working directory has what else is named."""
     monkeypatch.chdir(tmp_path)
-    here = {"NEW": "new", "FILE": "notes.txt", "FOLDER": "folder", "TEXT": "text", "LINE": "line", "BAD": "bad"}
-    files = {"text": b"a dog\na cat\n", "line": b"ein Hund\n", "bad": b"fine\n\xff\xfe\n", "notes.txt": b"keep me"}
+    here = {
+        "NEW": "new",
+        "FILE": "notes.txt",
+        "FOLDER": "folder",
+        "TEXT": "text",
+        "LINE": "line",
+        "BAD": "bad",
+        "BLANK": "blank",
+    }
+    files = {
+        "text": b"a dog\na cat\n",
+        "line": b"ein Hund\n",
+        "bad": b"fine\n\xff\xfe\n",
+        "blank": b" \n\n",
+        "notes.txt": b"keep me",
+    }
+    here["BLANK"], files["blank"] = "blank", b" \n\n"
     files |= {"wrong.json": b'{"gradient_clipping": 1.0}', "stage.json": b'{"zero_optimization": {"stage": 7}}'}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
