@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -27,9 +26,6 @@ from dstransformer.io.text import is_same_file
 Value = TypeVar("Value")
 
 _BATCH_LINES = 10_000
-
-#: Maximum lines of both sides that are compared with each other.
-_MAX_COMPARED_LINES = 100
 
 
 def open_files(options: FilesOptions, progress: Progress | None = None) -> Source:
@@ -175,23 +171,6 @@ def swapped_sides(options: FilesOptions) -> str | None:
                     f"warning: {split.src_flag} {src} is taken for {options.src_lang} and {split.tgt_flag} {tgt} for "
                     f"{options.tgt_lang}: are the sides swapped?"
                 )
-    return None
-
-
-def same_sides(options: FilesOptions) -> str | None:
-    """Return a warning if source and target of a split begin with the same lines. Files on servers are not compared."""
-    for split in _files_by_split(options).values():
-        for src, tgt in zip(split.src or (), split.tgt or (), strict=False):
-            if not (isinstance(src, Path) and isinstance(tgt, Path) and src.is_file() and tgt.is_file()):
-                continue  # a pipe is read only once
-            with suppress(DataError, UserError):  # reported when it is read
-                both = zip(iter_sentences(local_text(src)), iter_sentences(local_text(tgt)), strict=False)
-                lines = list(islice(both, _MAX_COMPARED_LINES))
-                if len(lines) > 1 and all(one == other for one, other in lines):
-                    return (
-                        f"warning: the first {len(lines)} lines of {split.src_flag} {src} and {split.tgt_flag} {tgt} "
-                        "are the same: is one text given for both sides?"
-                    )
     return None
 
 

@@ -27,8 +27,10 @@ def look_at(part: Part, name: str, table: pa.Table) -> list[str]:
         return []
     src, tgt = (table[side].to_pylist() for side in ("src", "tgt"))
     warnings = _judge_form(name, src, tgt)
-    if codes[0] == codes[1]:
+    if codes[0] == codes[1]:  # text of one language
         return warnings
+    if src == tgt and len(src) > 1:
+        return [f"the sides of {name} are the same text: is one file given for both?", *warnings]
     try:
         languages = judge_languages(name, Sample(src, codes[0]), Sample(tgt, codes[1]))
     except DataError as error:

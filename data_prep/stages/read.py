@@ -15,7 +15,7 @@ import pyarrow as pa
 import dstransformer
 from data_prep.recipe.options import FilesOptions, HubOptions
 from data_prep.recipe.recipe import record_sources
-from data_prep.sources.files import same_sides, swapped_sides
+from data_prep.sources.files import swapped_sides
 from data_prep.sources.opening import Part, held_out_sizes
 from data_prep.stages.glance import look_at
 from data_prep.stages.holdout import hold_out
@@ -88,7 +88,7 @@ class Read(StoredStage[ReadReport]):
             )
         for part in self.parts:
             options = part.options
-            if isinstance(options, FilesOptions) and (warning := swapped_sides(options) or same_sides(options)):
+            if isinstance(options, FilesOptions) and (warning := swapped_sides(options)):
                 work.progress.note(warning)
         if changes := _changed_sources(work, [part.source.info for part in self.parts]):
             work.progress.note(f"reading the text again, because {changes}")
@@ -192,24 +192,17 @@ def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Adv
     """Append a split of a part.
 
     Raises:
-        DataError: The split or one of its sides is empty.
+        DataError: The split is empty.
     """
-    blank = {"src": "source", "tgt": "target"}  # the sides without text so far
     before = writer.rows
     for table in part.tables(split):
         columns = dict(zip(table.column_names, table.columns, strict=True))
         columns["part"] = pa.array(np.full(table.num_rows, number, dtype=np.uint16))
         columns.setdefault("low", pa.array(np.zeros(table.num_rows, dtype=np.bool_)))
         writer.write(pa.table(columns))
-        for side in list(blank):
-            if any(map(str.strip, table[side].to_pylist())):
-                del blank[side]
         advance(table.num_rows)
     if writer.rows == before:
         raise DataError(f"the {split} text of the source {part.name} is empty: it has no sentence pair")
-    if blank and split != "train":  # cleaning reports it for the training text
-        side = next(iter(blank.values()))
-        raise DataError(f"every line of the {side} side of the {split} text is empty: check which files were named")
 
 
 def _changed_sources(work: Workspace, sources: Sequence[SourceInfo]) -> str | None:

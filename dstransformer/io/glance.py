@@ -100,38 +100,40 @@ def judge_languages(name: str, src: Sample, tgt: Sample) -> str | None:
 
 
 def _judge_scripts(name: str, src: Sample, tgt: Sample) -> str | None:
-    own = {sample.code: sample.fits(sample.code) for sample in (src, tgt)}
-    wrong = {code: share for code, share in own.items() if share is not None and share < _FEW}
-    foreign = {sample.code: share for sample in (src, tgt) if (share := sample.foreign_lines()) > _PART}
-    if not wrong:
-        mixed = ", ".join(f"{share:.0%} of the lines that should be {code} are not" for code, share in foreign.items())
-        return f"a side of {name} may be partly in another language: by their script {mixed}" if mixed else None
-    shares = ", ".join(
-        f"{share:.0%} of the letters that should be {code} are of its script" for code, share in wrong.items()
-    )
-    if (src.fits(tgt.code) or 0.0) > _MOST and (tgt.fits(src.code) or 0.0) > _MOST:
-        return f"the sides of {name} may be swapped: {shares}"
-    if len(wrong) == 2:
-        raise DataError(f"the text of {name} fits neither language: {shares}")
-    return f"a side of {name} may be in another language: {shares}"
+    wrong, mixed = [], []
+    for sample in (src, tgt):
+        if (share := sample.fits(sample.code)) is not None and share < _FEW:
+            wrong.append(f"{share:.0%} of the letters that should be {sample.code} are of its script")
+        if (share := sample.foreign_lines()) > _PART:
+            mixed.append(f"{share:.0%} of the lines that should be {sample.code} are not, by their script")
+    swapped = (src.fits(tgt.code) or 0.0) > _MOST and (tgt.fits(src.code) or 0.0) > _MOST
+    if len(wrong) == 2 and not swapped:
+        raise DataError(f"the text of {name} fits neither language: {', '.join(wrong)}")
+    return _warning(name, wrong, mixed, swapped=swapped)
 
 
 def _judge_labels(name: str, src: Sample, tgt: Sample) -> str | None:
-    wrong: dict[str, tuple[str, str]] = {}
-    mixed: dict[str, tuple[str, str]] = {}
+    wrong: list[str] = []
+    mixed: list[str] = []
+    instead = []
     for sample in (src, tgt):
-        for labels, sides in zip(sample.labels(), (wrong, mixed), strict=False):
+        for labels, texts in zip(sample.labels(), (wrong, mixed), strict=False):
             (_, own), (best, share), *rest = [*labels.items(), ("", 0.0)]
             others = share + sum(more for _, more in rest if more > _NOISE)
-            if (share > _MOST and own < _FEW) if sides is wrong else others > _PART:
-                text = f"{own:.0%} of the lines that should be {sample.code} look like it, {share:.0%} like {best}"
-                sides[sample.code] = (best, text)
-    found = "; ".join(text for _, text in (wrong or mixed).values())
-    if not wrong:
-        return f"a side of {name} may be partly in another language: by fastText {found}" if mixed else None
-    if [best for best, _ in wrong.values()] == [language(tgt.code).fasttext, language(src.code).fasttext]:
-        return f"the sides of {name} may be swapped: by fastText {found}"
-    return f"a side of {name} may be in another language: by fastText {found}"
+            if (share > _MOST and own < _FEW) if texts is wrong else others > _PART:
+                look = f"{own:.0%} of the lines that should be {sample.code} look like it, {share:.0%} like {best}"
+                texts.append(f"by fastText {look}")
+                instead += [best] if texts is wrong else []
+    swapped = instead == [language(tgt.code).fasttext, language(src.code).fasttext]
+    return _warning(name, wrong, mixed, swapped=swapped)
+
+
+def _warning(name: str, wrong: list[str], mixed: list[str], *, swapped: bool) -> str | None:
+    if wrong and swapped:
+        return f"the sides of {name} may be swapped: {'; '.join(wrong)}"
+    if wrong or mixed:
+        return f"a side of {name} may be {'' if wrong else 'partly '}in another language: {'; '.join(wrong or mixed)}"
+    return None
 
 
 def judge_empty(name: str, sources: Sequence[str] | None, references: Sequence[str]) -> str | None:

@@ -90,9 +90,9 @@ def test_text_that_fits_neither_language_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("first", "second", "code", "warning"), [
-    ("ar", "ja", "ja", "by their script 50% of the lines that should be ja are not"),
-    ("ja", "ar", "ar", "by their script 50% of the lines that should be ar are not"),
-    ("de", "zh", "de", "by their script 50% of the lines that should be de are not"),
+    ("ar", "ja", "ja", "50% of the lines that should be ja are not, by their script"),
+    ("ja", "ar", "ar", "50% of the lines that should be ar are not, by their script"),
+    ("de", "zh", "de", "50% of the lines that should be de are not, by their script"),
     ("de", "fr", "de", "by fastText 50% of the lines that should be de look like it, 50% like fr"),
     ("ja", "zh", "ja", "by fastText"),
     ("ar", "ja", "xx", "by fastText 50% of the lines that should be xx look like it, 50% like"),
@@ -104,6 +104,12 @@ def test_a_side_that_is_a_mixture_is_noticed(first: str, second: str, code: str,
         assert found.startswith(f"a side of files may be partly in another language: {warning}")
 
 
+def test_one_text_for_both_sides_is_noticed() -> None:
+    assert look(sentences("en"), sentences("en"), ("en", "de")) == [
+        "the sides of files are the same text: is one file given for both?"
+    ]
+
+
 def test_names_in_latin_letters_make_no_mixture() -> None:
     japanese = [f"{line} Excel {number}" for number, line in enumerate(sentences("ja"))]
     assert look(sentences("en"), japanese, ("en", "ja")) == []
@@ -112,7 +118,7 @@ def test_names_in_latin_letters_make_no_mixture() -> None:
 def test_lines_with_two_foreign_scripts_are_a_mixture() -> None:
     both = [" ".join(pair) for pair in zip(sentences("ar"), sentences("ja"), strict=True)]
     (found,) = look(sentences("en"), both, ("en", "ar"))
-    assert "may be partly in another language: by their script 93% of the lines that should be ar" in found
+    assert "may be partly in another language: 93% of the lines that should be ar are not" in found
 
 
 @pytest.mark.parametrize(("change", "warning"), [
