@@ -50,6 +50,6 @@ def _judge_form(name: str, src: Sequence[str], tgt: Sequence[str]) -> list[str]:
             f"{share:.0%} of the pairs of {name} hold entities such as {entities[0][0]}: --unescape html writes the "
             "characters"
         )
-    if full > _QUOTED or doubled > _DOUBLED:
-        warnings.append(f"{max(full, doubled):.0%} of the pairs of {name} are in quotes, as in a table: see --unquote")
+    if (share := max(full, doubled)) > _QUOTED or doubled > _DOUBLED:
+        warnings.append(f"{share:.0%} of the pairs of {name} are in quotes, as in a table: --unquote takes them off")
     return warnings

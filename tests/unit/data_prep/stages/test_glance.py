@@ -122,7 +122,7 @@ def test_lines_with_two_foreign_scripts_are_a_mixture() -> None:
 
 
 @pytest.mark.parametrize(("change", "warning"), [
-    (lambda line, _: f'"{line}"', "100% of the pairs of files are in quotes, as in a table: see --unquote"),
+    (lambda line, _: f'"{line}"', "100% of the pairs of files are in quotes, as in a table: --unquote takes them off"),
     (lambda line, number: line if number % 9 else f'"""Oh"", {line}"', "11% of the pairs of files are in quotes"),
     (lambda line, number: line if number % 4 else f"{line} &#91;&apos;s&#93;",
      "25% of the pairs of files hold entities such as &#91;: --unescape html writes the characters"),
