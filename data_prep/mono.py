@@ -149,7 +149,9 @@ def _write_sentences(path: Path, write: Callable[[str], None]) -> str:
 def _record(options: MonoOptions, cleaning: CleanOptions) -> dict[str, Option]:
     """The options as the command line has them."""
     named = {"text": "in", "held_out_text": "held_out"}
-    given = {named.get(k, k): v for k, v in options.record().items() if k in ("text", "lang", "held_out_text")}
+    given = {
+        named.get(k, k): v for k, v in options.record().items() if k in named or k in ("lang", "unquote", "unescape")
+    }
     return given | {name: value for name, value in cleaning.record().items() if name in MONO_CLEANING}
 
 

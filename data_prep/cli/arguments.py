@@ -114,7 +114,7 @@ def _add_mono(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             help=fields[name].description,
         )
-    for name in ("lang", "any_language", "cache_dir", "offline"):
+    for name in ("lang", "any_language", "unquote", "unescape", "cache_dir", "offline"):
         _add_option(parser, name, fields[name], str(fields[name].description), required=fields[name].is_required())
     parser.add_argument(
         "--out",
@@ -293,7 +293,8 @@ def read_mono(arguments: argparse.Namespace) -> tuple[MonoOptions, CleanOptions]
     Raises:
         UserError: Options do not go together.
     """
-    text = _validate(MonoOptions, _given(arguments, [name for name in MonoOptions.model_fields if name in arguments]))
+    names = [name for name in MonoOptions.model_fields if name in arguments]
+    text = _validate(MonoOptions, _given(arguments, names))
     cleaning = _given(arguments, [name for name in CleanOptions.model_fields if name in arguments])
     cleaning |= {"near_text": "src"} if "near_duplicates" in cleaning else {}
     return text, _validate(CleanOptions, with_source_defaults(cleaning, "clean", "mono", None))

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from data_prep.stages.text import Counts, shortened
+from data_prep.stages.text import Counts
+from data_prep.store.pairs import shortened
 from dstransformer.data import Corpus, Manifest, Split, Tokenizer
-from dstransformer.data.directions import MULTIPLE
+from dstransformer.io.languages import MULTIPLE
 
 #: Maximum training pairs whose pieces, and whose words, are counted.
 _MAX_COUNTED_PAIRS = 200_000

@@ -192,7 +192,18 @@ class ToyOptions(_SourceOptions):
         return {name: value for name, value in super().record().items() if name != "aligned" or value}
 
 
-class FilesOptions(_SourceOptions):
+class TextOptions(_SourceOptions):
+    """Options of every source of text that people wrote."""
+
+    unquote: bool | None = Field(
+        None, description='take the quotes off sentences in quotes, as tables have them ("She said ""no"".")'
+    )
+    unescape: Literal["html"] | None = Field(
+        None, description="write the characters that entities such as &apos; and &#91; stand for"
+    )
+
+
+class FilesOptions(TextOptions):
     """Files: for each split two line-aligned texts, or files with both sides, such as TSV, JSON lines, Parquet, TMX."""
 
     model_config = ConfigDict(
@@ -239,12 +250,16 @@ class FilesOptions(_SourceOptions):
     def _go_together(self) -> Self:
         if (self.scores is None) != (self.min_score is None):
             raise ValueError("--scores and --min-score go together: give both or none")
+        if self.alignments and self.unescape:
+            raise ValueError(
+                "--unescape may change the words that --alignments counts: unescape the text first, then align it"
+            )
         if not self.held_out and (size := self.valid_size or self.test_size):
             raise ValueError(f"held_out is false, but {size} pairs are to be held out: leave one of them out")
         return self
 
 
-class MonoOptions(_SourceOptions):
+class MonoOptions(TextOptions):
     """Text of one language, without a translation, and held-out text that it must not have."""
 
     model_config = ConfigDict(title="text")
@@ -263,7 +278,7 @@ class MonoOptions(_SourceOptions):
         return record | {"src_lang": self.lang, "tgt_lang": self.lang}
 
 
-class HubOptions(_SourceOptions):
+class HubOptions(TextOptions):
     """Any data set of the Hugging Face hub with two columns of text, or a local copy of one."""
 
     model_config = ConfigDict(title="source hub: a data set of the Hugging Face hub")
@@ -300,7 +315,7 @@ class HubOptions(_SourceOptions):
         return self
 
 
-class Wmt14Options(_SourceOptions):
+class Wmt14Options(TextOptions):
     """WMT 2014 from the hub, or from a local copy in the same layout."""
 
     model_config = ConfigDict(title="source wmt14")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -27,9 +26,6 @@ from dstransformer.io.text import is_same_file
 Value = TypeVar("Value")
 
 _BATCH_LINES = 10_000
-
-#: Maximum lines of both sides that are compared with each other.
-_MAX_COMPARED_LINES = 100
 
 
 def open_files(options: FilesOptions, progress: Progress | None = None) -> Source:
@@ -181,23 +177,6 @@ def swapped_sides(options: FilesOptions) -> str | None:
     return None
 
 
-def same_sides(options: FilesOptions) -> str | None:
-    """Return a warning if source and target of a split begin with the same lines. Files on servers are not compared."""
-    for split in _files_by_split(options).values():
-        for src, tgt in zip(split.src or (), split.tgt or (), strict=False):
-            if not (isinstance(src, Path) and isinstance(tgt, Path) and src.is_file() and tgt.is_file()):
-                continue  # a pipe is read only once
-            with suppress(DataError, UserError):  # reported when it is read
-                both = zip(iter_sentences(local_text(src)), iter_sentences(local_text(tgt)), strict=False)
-                lines = list(islice(both, _MAX_COMPARED_LINES))
-                if len(lines) > 1 and all(one == other for one, other in lines):
-                    return (
-                        f"warning: the first {len(lines)} lines of {split.src_flag} {src} and {split.tgt_flag} {tgt} "
-                        "are the same: is one text given for both sides?"
-                    )
-    return None
-
-
 def _chain(streams: list[Stream], *, numbered: bool) -> Iterator[pa.Table]:
     """The tables of streams, each ``numbered`` with a column ``file`` if that is wanted."""
     for number, stream in enumerate(streams):
@@ -285,7 +264,7 @@ def _read_two_texts(src: Text, tgt: Text) -> Iterator[pa.Table]:
 
 def _check_header(text: Text, row: list[str], src_lang: str, tgt_lang: str) -> None:
     """Refuse a header line, which would become a sentence pair; one in the other order means that sides are swapped."""
-    names = [cell.strip().lower() for cell in row]
+    names = [cell.strip(' "').lower() for cell in row]
     languages = [src_lang.lower(), tgt_lang.lower()]
     if names == languages[::-1]:
         raise DataError(

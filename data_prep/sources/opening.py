@@ -1,18 +1,34 @@
 """Opens the sources of a recipe."""
 
+import html
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import pyarrow as pa
 
-from data_prep.recipe.options import FilesOptions, HubOptions, MonoOptions, SourceOptions, ToyOptions, TreesOptions
+from data_prep.recipe.options import (
+    FilesOptions,
+    HubOptions,
+    MonoOptions,
+    SourceOptions,
+    TextOptions,
+    ToyOptions,
+    TreesOptions,
+)
 from data_prep.sources import Source
 from data_prep.store.pairs import text_table
 from dstransformer.data import SourceInfo
 from dstransformer.data.alignment import format_links
 from dstransformer.errors import UserError
 from dstransformer.io.progress import Progress
+
+#: An entity of HTML. Python also takes ``&copy`` without semicolon for one, as in ``?a=1&copy=2``.
+ENTITY = re.compile("&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,31}[0-9]{0,2});")
+
+#: A field of a table in quotes.
+QUOTED = re.compile('"(?:[^"]|"")*"')
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,25 @@ class Part:
         """The codes of both languages."""
         record = self.options.record()
         return str(record["src_lang"]), str(record["tgt_lang"])
+
+    def tables(self, split: str) -> Iterator[pa.Table]:
+        """Stream the pairs of a split, as plain text where the options say that they are not."""
+        tables, options = self.source.splits[split](), self.options
+        if isinstance(options, TextOptions) and (options.unquote or options.unescape):
+            return (_plain(table, options) for table in tables)
+        return tables
+
+
+def _plain(table: pa.Table, options: TextOptions) -> pa.Table:
+    """Pairs without the quotes of a table and the entities of a page."""
+    for side in ("src", "tgt"):
+        texts = table[side].to_pylist()
+        if options.unquote:
+            texts = [text[1:-1].replace('""', '"') if QUOTED.fullmatch(text) else text for text in texts]
+        if options.unescape == "html":
+            texts = [ENTITY.sub(lambda entity: html.unescape(entity[0]), text) for text in texts]
+        table = table.set_column(table.column_names.index(side), side, pa.array(texts, pa.string()))
+    return table
 
 
 def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None = None) -> list[Part]:

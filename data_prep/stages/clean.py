@@ -19,6 +19,7 @@ from pydantic import Field
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages.alignments import cleaned_alignments
 from data_prep.stages.dedup import (
+    Distinct,
     Rows,
     bucket_bits,
     filtered_chunk,
@@ -34,14 +35,12 @@ from data_prep.stages.read import Read
 from data_prep.stages.rules import RULES
 from data_prep.stages.text import (
     Counts,
-    add_examples,
     comparison_keys,
     count_words,
     describe_words,
     fold,
     hash_pairs,
     hash_texts,
-    merge_examples,
     no_words,
     normalise,
 )
@@ -51,10 +50,12 @@ from data_prep.store.pairs import (
     Chunk,
     Kept,
     PairsWriter,
+    add_examples,
     cut_pairs,
     iter_chunk,
     iter_pairs,
     join_pairs,
+    merge_examples,
     write_kept,
 )
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
@@ -263,8 +264,7 @@ def clean_text(
     counts = found.counts
     files: Sequence[Path] = [filtered_chunk(root, chunk.number) / _PAIRS for chunk in chunks]
     if options.dedup:
-        files, left = _drop_repeated(root, parts, np.array(found.buckets), workers, progress)
-        _count_dropped(counts, "duplicate", counts[:, _KEPT] - left)
+        files = _use(found, "duplicate", _drop_repeated(root, parts, np.array(found.buckets), workers, progress))
     if not counts[:, _KEPT].any():
         raise _nothing_left(counts, total)
     if options.near_duplicates is not None:
@@ -272,9 +272,7 @@ def clean_text(
         join_pairs(files, whole, durable=False)
         distinct = drop_near_duplicates(whole, root, parts, options, workers, progress)
         whole.unlink()
-        files = distinct.files
-        found.examples["near_duplicate"] = list(distinct.examples)
-        _count_dropped(counts, "near_duplicate", distinct.dropped)
+        files = _use(found, "near_duplicate", distinct)
     join_pairs(files, folder / "train.arrow")
     shutil.rmtree(folder / CHUNKS)
     examples = {name: tuple(found.examples[name]) for name in RULE_NAMES if found.examples.get(name)}
@@ -316,10 +314,12 @@ def _describe(
     )
 
 
-def _count_dropped(counts: Counts, rule: str, pairs: Counts) -> None:
-    """Count as dropped by a rule, in each part, pairs that other rules kept."""
-    counts[:, RULE_NAMES.index(rule)] = pairs
-    counts[:, _KEPT] -= pairs
+def _use(found: _Found, rule: str, distinct: Distinct) -> Sequence[Path]:
+    """Count as dropped by a rule the repeated pairs that other rules kept; returns the files of the distinct ones."""
+    found.counts[:, RULE_NAMES.index(rule)] = distinct.dropped
+    found.counts[:, _KEPT] -= distinct.dropped
+    found.examples[rule] = distinct.examples
+    return distinct.files
 
 
 def _nothing_left(counts: Counts, total: int) -> DataError:
@@ -378,9 +378,7 @@ def _by_languages(batches: Iterable[pa.Table], languages: Sequence[Languages]) -
                 begin = end
 
 
-def _drop_repeated(
-    root: Path, parts: int, buckets: Counts, workers: Workers, progress: Progress
-) -> tuple[list[Path], Counts]:
+def _drop_repeated(root: Path, parts: int, buckets: Counts, workers: Workers, progress: Progress) -> Distinct:
     """Keep the first of equal pairs.
 
     Args:
@@ -389,19 +387,17 @@ def _drop_repeated(
         buckets: The pairs of each chunk in each bucket of their hashes.
         workers: Where the tasks run.
         progress: Shows what is done.
-
-    Returns:
-        The files of the pairs that are kept, and their number in each part.
     """
-    left = np.zeros(parts, dtype=np.int64)
+    dropped, examples = np.zeros(parts, dtype=np.int64), list[tuple[str, str]]()
     with progress.task("drop repeated pairs", int(buckets.sum())) as advance:
         list_results(mark_bucket, list_buckets(root, buckets), workers)
         rows = list_rows(root, buckets)
         with run_tasks(partial(_keep_first, parts), rows, workers) as results:
             for chunk, report in zip(rows, results, strict=True):
-                left += report.parts
+                dropped += report.dropped
+                merge_examples(examples, report.examples)
                 advance(int(chunk.counts.sum()))
-    return [_kept_chunk(chunk) / _PAIRS for chunk in rows], left
+    return Distinct([_kept_chunk(chunk) / _PAIRS for chunk in rows], dropped, examples)
 
 
 def _kept_chunk(rows: Rows) -> Path:

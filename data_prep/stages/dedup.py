@@ -7,7 +7,7 @@ of the chunks, and within a chunk in the order of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,21 @@ def write_keys(folder: Path, keys: Hashes, bits: int) -> list[int]:
 def filtered_chunk(root: Path, number: int) -> Path:
     """The folder of a chunk with its hashes."""
     return chunk_folder(root, "judged", number)
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The pairs that are left without repeated ones.
+
+    Attributes:
+        files: Files of pairs, in order.
+        dropped: The repeated pairs of each part, ``(parts,)``.
+        examples: The first of them.
+    """
+
+    files: Sequence[Path]
+    dropped: Counts
+    examples: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from data_prep.recipe.options import CleanOptions, EncodeOptions, NormalForm
 from data_prep.stages.alignments import AlignmentEncoder
 from data_prep.stages.clean import Clean, CleanReport
 from data_prep.stages.read import Read, ReadReport, text_format
-from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words, normalise, shortened
+from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words, normalise
 from data_prep.stages.vocab import Vocab, load_tokenizer, open_tokenizer
 from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
-from data_prep.store.pairs import Chunk, cut_pairs, iter_chunk, iter_pairs
+from data_prep.store.pairs import Chunk, add_examples, cut_pairs, iter_chunk, iter_pairs, merge_examples, shortened
 from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers import Workers, run_tasks
 from dstransformer.data import (
@@ -137,7 +137,7 @@ class Encode(Stage):
                 read=cleaning.read,
                 kept=training.info.pairs,
                 dropped=cleaning.dropped | {"too_many_tokens": training.too_long},
-                examples=cleaning.examples,
+                examples=cleaning.examples | ({"too_many_tokens": training.examples} if training.examples else {}),
                 before=cleaning.before,
                 after=training.words,
             ),
@@ -221,19 +221,21 @@ def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
 
 
 class Encoded(Report):
-    """The pairs of an encoded chunk, by file, and its sentences by their words, see :func:`count_words`."""
+    """The pairs of an encoded chunk, by file, its sentences by words, see :func:`count_words`, and dropped pairs."""
 
     files: list[int]
     words: list[list[int]]
+    examples: list[tuple[str, str]]
 
 
 class Training(NamedTuple):
-    """The training split: how many pairs were too long, those of each file that are in it, and the word counts."""
+    """The training split: the pairs of each file that are in it, word counts, and how many were too long, with some."""
 
     info: SplitInfo
-    too_long: int
     files: Counter[int]
     words: WordCounts
+    too_long: int
+    examples: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -279,9 +281,9 @@ class Encoder:
             DataError: Every pair is dropped.
         """
         rows = self.writer.split("train", has_text=False, aligned=self.aligned)
-        total, files, words = self._encode(path, rows, max_tokens)
+        total, files, words, examples = self._encode(path, rows, max_tokens)
         info = rows.close()
-        return Training(info, total - info.pairs, files, describe_words(words))
+        return Training(info, files, describe_words(words), total - info.pairs, tuple(examples))
 
     def encode_held_out(self, path: Path, form: NormalForm) -> SplitInfo:
         """Write the validation or test split, which ``path`` is named after: every pair, with its raw text.
@@ -305,8 +307,10 @@ class Encoder:
                 f"{path.stem} as they are, such as {_describe_difference(*changed[0])}"
             )
 
-    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, Counter[int], Counts]:
-        chunks = cut_pairs(path)
+    def _encode(
+        self, path: Path, rows: SplitWriter, max_tokens: int | None
+    ) -> tuple[int, Counter[int], Counts, list[tuple[str, str]]]:
+        chunks, examples = cut_pairs(path), list[tuple[str, str]]()
         total = sum(chunk.rows for chunk in chunks)
         files, words = Counter[int](), no_words()
         root = open_chunks(self.folder)
@@ -320,10 +324,11 @@ class Encoder:
                     rows.write(pa.ipc.open_stream(file).read_all())
                 files.update(dict(enumerate(report.files)))
                 words += report.words
+                merge_examples(examples, report.examples)
                 advance(chunk.rows)
         if not files.total() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
-        return total, files, words
+        return total, files, words, examples
 
 
 def _plain(text: str) -> str:
@@ -349,14 +354,14 @@ def _encode_chunk(context: _Context, chunk: Chunk) -> Encoded:
     def write(folder: Path) -> Encoded:
         tokenizer = _load_tokenizer_once(context.vocab, context.identity)
         aligned = AlignmentEncoder(tokenizer) if "alignment" in context.schema.names else None
-        files, words = [np.empty(0, dtype=np.uint32)], no_words()
+        files, words, examples = [np.empty(0, dtype=np.uint32)], no_words(), list[tuple[str, str]]()
         with pa.ipc.new_stream(str(folder / _IDS), context.schema) as stream:
             for batch in iter_chunk(chunk):
-                table = encode_pairs(batch, tokenizer, context.max_tokens, context.text, aligned)
+                table = encode_pairs(batch, tokenizer, context.max_tokens, context.text, aligned, examples)
                 stream.write_table(table.select(context.schema.names).cast(context.schema))
                 files.append(table["file"].to_numpy())
                 words += count_words(table["src_text"], table["tgt_text"])
-        return Encoded(files=np.bincount(np.concatenate(files)).tolist(), words=words.tolist())
+        return Encoded(files=np.bincount(np.concatenate(files)).tolist(), words=words.tolist(), examples=examples)
 
     return write_chunk(_encoded_chunk(context.root, chunk), Encoded, write)
 
@@ -376,6 +381,7 @@ def encode_pairs(
     max_tokens: int | None,
     text: TextFormat,
     aligned: AlignmentEncoder | None = None,
+    examples: list[tuple[str, str]] | None = None,
 ) -> pa.Table:
     """Encode both sides, without BOS and EOS.
 
@@ -385,6 +391,7 @@ def encode_pairs(
         max_tokens: Drop pairs with more tokens on either side; None keeps every pair.
         text: How sentences are written.
         aligned: Encodes the alignments of training pairs; None leaves them out.
+        examples: Takes the first pairs that are dropped.
 
     Returns:
         The ids, the file, with ``aligned`` the alignment, and the text: ``src_text`` with its tag if every pair is
@@ -406,7 +413,10 @@ def encode_pairs(
         links = aligned.encode(table["alignment"].to_pylist(), (sentences, texts), (src, tgt), skipped)
         encoded = encoded.append_column("alignment", links)
     longer = pc.max_element_wise(pc.list_value_length(src), pc.list_value_length(tgt))
-    return encoded.filter(pc.less_equal(longer, max_tokens))
+    keep = pc.less_equal(longer, max_tokens)
+    if examples is not None:
+        add_examples(examples, table, np.asarray(pc.invert(keep)))
+    return encoded.filter(keep)
 
 
 def _column(ids: list[list[int]]) -> pa.ListArray:

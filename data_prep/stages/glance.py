@@ -1,118 +1,55 @@
-"""A look at some sentences of each side before a corpus is built: are they in the right languages?
+"""A look at some pairs of a source before training: are the sides in the right languages, and plain text?"""
 
-Scripts cost nothing. Languages of one script are told apart by fastText's small model, where its package is installed.
-"""
-
-from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import numpy as np
+import pyarrow as pa
 
-from data_prep.sources.opening import Part
-from data_prep.stages.rules import script_share
-from dstransformer.errors import DataError, UserError
-from dstransformer.io.detection import load_detector
-from dstransformer.io.languages import language
+from data_prep.sources.opening import ENTITY, QUOTED, Part
+from dstransformer.errors import DataError
+from dstransformer.io.glance import Sample, judge_languages
 
-#: Pairs that are looked at, spread over the first table of a source, and how many lines and letters of a side must be
-#: there to judge it.
-_PAIRS = 1000
-_MIN_LINES, _MIN_LETTERS = 30, 200
-
-#: Bytes of a line that fastText can judge: 20 Latin letters, 7 Chinese characters.
-_MIN_BYTES = 20
-
-#: A side is taken for another language if less than this share fits its own, and more than that share the other.
-_FEW, _MOST = 0.2, 0.5
-
-#: Languages that fastText confuses.
-_RELATED = (
-    {"no", "nn", "da"}, {"hr", "bs", "sr", "sh"}, {"id", "ms"}, {"zh", "yue", "wuu"}, {"ar", "arz"}, {"cs", "sk"},
-    {"gl", "pt"}, {"ca", "oc"}, {"af", "nl"}, {"de", "als", "bar", "nds"}, {"ru", "uk", "be"}, {"fa", "ckb", "mzn"},
-)  # fmt: skip
+#: Above these shares of the pairs, text is taken for escaped (pages about HTML have entities too), or for quoted: both
+#: sides of a pair (so is direct speech), or one with doubled quotes inside (which only tables have).
+_ESCAPED, _QUOTED, _DOUBLED = 0.02, 0.5, 0.01
 
 
-class Sample(NamedTuple):
-    """Some lines of a side and the code of the language that they should be in."""
-
-    lines: Sequence[str]
-    code: str
-
-    def fits(self, code: str) -> float | None:
-        """The share of the letters that are of a language's scripts; None if they are not known or too few."""
-        scripts = language(code).scripts
-        if scripts is None or sum(map(str.isalpha, "".join(self.lines))) < _MIN_LETTERS:
-            return None
-        return script_share("".join(self.lines), scripts)
-
-    def labels(self) -> dict[str, float]:
-        """The languages that fastText finds, with their shares of the lines, the most frequent first.
-
-        Empty without its package, and if too few lines are long enough.
-        """
-        long = [line for line in self.lines if len(line.encode()) >= _MIN_BYTES]
-        if len(long) < _MIN_LINES:
-            return {}
-        try:
-            detector = load_detector()
-        except UserError:
-            return {}
-        found = Counter(map(detector.label, long))
-        return {name: count / len(long) for name, count in found.most_common()}
-
-
-def look_at(part: Part) -> str | None:
-    """Compare the text of a source with its languages.
+def look_at(part: Part, name: str, table: pa.Table) -> list[str]:
+    """Compare text of a source, which messages call ``name``, with its languages, and with plain text.
 
     Returns:
-        A warning with figures if the sides may be swapped or in other languages; None if nothing is suspicious.
+        A warning with figures for each thing that is suspicious.
 
     Raises:
         DataError: Neither side is in the script of its language.
     """
     codes = part.languages
-    if part.options.source == "toy" or codes[0] == codes[1] or codes[1] == "tree":
-        return None
-    tables = part.source.splits["train"]()
-    table = next(iter(tables), None)
-    if table is None:
-        return None
-    rows = table.take(np.linspace(0, table.num_rows - 1, min(_PAIRS, table.num_rows)).astype(np.int64))
-    src, tgt = (Sample(rows[side].to_pylist(), code) for side, code in zip(("src", "tgt"), codes, strict=True))
-    return _judge_scripts(part.name, src, tgt) or _judge_languages(part.name, src, tgt)
+    if part.options.source == "toy" or codes[1] == "tree" or not table.num_rows:
+        return []
+    src, tgt = (table[side].to_pylist() for side in ("src", "tgt"))
+    warnings = _judge_form(name, src, tgt)
+    if codes[0] == codes[1]:  # text of one language
+        return warnings
+    if src == tgt and len(src) > 1:
+        return [f"the sides of {name} are the same text: is one file given for both?", *warnings]
+    try:
+        languages = judge_languages(name, Sample(src, codes[0]), Sample(tgt, codes[1]))
+    except DataError as error:
+        raise DataError(f"{error}; correct --src-lang and --tgt-lang") from None
+    return [languages, *warnings] if languages else warnings
 
 
-def _judge_scripts(name: str, src: Sample, tgt: Sample) -> str | None:
-    own = {sample.code: sample.fits(sample.code) for sample in (src, tgt)}
-    wrong = {code: share for code, share in own.items() if share is not None and share < _FEW}
-    if not wrong:
-        return None
-    shares = ", ".join(
-        f"{share:.0%} of the letters that should be {code} are of its script" for code, share in wrong.items()
-    )
-    if (src.fits(tgt.code) or 0.0) > _MOST and (tgt.fits(src.code) or 0.0) > _MOST:
-        return f"warning: the sides of {name} may be swapped: {shares}"
-    if len(wrong) == 2:
-        raise DataError(f"the text of {name} fits neither language: {shares}; correct --src-lang and --tgt-lang")
-    return f"warning: a side of {name} may be in another language: {shares}"
-
-
-def _judge_languages(name: str, src: Sample, tgt: Sample) -> str | None:
-    wrong = {}
-    for sample in (src, tgt):
-        own, labels = language(sample.code).fasttext, sample.labels()
-        best = next(iter(labels), own)
-        related = next((group for group in _RELATED if own in group), {own})
-        if own is not None and best not in related and labels[str(best)] > _MOST and labels.get(own, 0.0) < _FEW:
-            wrong[sample.code] = (
-                str(best),
-                f"{labels.get(own, 0.0):.0%} of the lines that should be {sample.code} look "
-                f"like it, {labels[str(best)]:.0%} like {best}",
-            )
-    if not wrong:
-        return None
-    found = "; ".join(text for _, text in wrong.values())
-    if [best for best, _ in wrong.values()] == [language(tgt.code).fasttext, language(src.code).fasttext]:
-        return f"warning: the sides of {name} may be swapped: by fastText {found}"
-    return f"warning: a side of {name} may be in another language: by fastText {found}"
+def _judge_form(name: str, src: Sequence[str], tgt: Sequence[str]) -> list[str]:
+    pairs = [*zip(src, tgt, strict=True)]
+    entities = [entity for pair in pairs if (entity := ENTITY.search("\n".join(pair)))]
+    quoted = [[field for field in pair if QUOTED.fullmatch(field)] for pair in pairs]
+    full = sum(len(fields) == 2 for fields in quoted) / len(pairs)
+    doubled = sum(any('""' in field[1:-1] for field in fields) for fields in quoted) / len(pairs)
+    warnings = []
+    if (share := len(entities) / len(pairs)) > _ESCAPED:
+        warnings.append(
+            f"{share:.0%} of the pairs of {name} hold entities such as {entities[0][0]}: --unescape html writes the "
+            "characters"
+        )
+    if (share := max(full, doubled)) > _QUOTED or doubled > _DOUBLED:
+        warnings.append(f"{share:.0%} of the pairs of {name} are in quotes, as in a table: --unquote takes them off")
+    return warnings

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -28,9 +28,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_prep.recipe.options import CleanOptions
-from data_prep.stages.text import Hashes, add_examples, merge_examples
+from data_prep.stages.dedup import Distinct
+from data_prep.stages.text import Hashes
 from data_prep.store.chunks import Report, chunk_folder, write_chunk
-from data_prep.store.pairs import Chunk, Index, PairsWriter, cut_pairs, index_pairs, iter_chunk, take_pairs
+from data_prep.store.pairs import (
+    Chunk,
+    Index,
+    Kept,
+    cut_pairs,
+    index_pairs,
+    iter_chunk,
+    merge_examples,
+    take_pairs,
+    write_kept,
+)
 from data_prep.workers import Workers, run_tasks
 from dstransformer.errors import ConfigError
 from dstransformer.io.files import file_sha256
@@ -194,30 +205,8 @@ def load_minhash() -> Any:
     return RMinHash
 
 
-@dataclass(frozen=True)
-class NearDuplicates:
-    """The pairs that are kept, and the near duplicates.
-
-    Attributes:
-        files: Files of pairs, in order.
-        dropped: The near duplicates of each part, ``(parts,)``.
-        examples: The first of them.
-    """
-
-    files: Sequence[Path]
-    dropped: npt.NDArray[np.int64]
-    examples: Sequence[tuple[str, str]]
-
-
 class _Done(Report):
     """The report of a chunk with nothing to count."""
-
-
-class _Dropped(Report):
-    """The near duplicates of a chunk, by part, and the first of them."""
-
-    dropped: list[int]
-    examples: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -244,7 +233,7 @@ class _Search:
 
 def drop_near_duplicates(
     path: Path, root: Path, parts: int, options: CleanOptions, workers: Workers, progress: Progress
-) -> NearDuplicates:
+) -> Distinct:
     """Drop the pairs that are similar to an earlier pair, which may itself be a near duplicate.
 
     Args:
@@ -287,7 +276,7 @@ def drop_near_duplicates(
             dropped += report.dropped
             merge_examples(examples, report.examples)
             advance(chunk.rows)
-    return NearDuplicates([search.chunk("distinct", chunk.number) / _PAIRS for chunk in chunks], dropped, examples)
+    return Distinct([search.chunk("distinct", chunk.number) / _PAIRS for chunk in chunks], dropped, examples)
 
 
 def _indexed(root: Path) -> Path:
@@ -334,25 +323,17 @@ def _pair_bucket(search: _Search, number: int) -> _Done:
     return write_chunk(search.chunk("paired", number), _Done, write)
 
 
-def _drop_similar(search: _Search, chunk: Chunk) -> _Dropped:
+def _drop_similar(search: _Search, chunk: Chunk) -> Kept:
     """Write the pairs of a chunk that are not near duplicates."""
 
-    def write(folder: Path) -> _Dropped:
+    def write(folder: Path) -> Kept:
         paths = (search.chunk("paired", number) / _CANDIDATES for number in range(search.buckets))
         candidates = np.unique(np.concatenate([read_slice(path, chunk.number) for path in paths]))
-        near = np.zeros(chunk.rows, dtype=np.bool_)
-        near[_find_similar(search, candidates) - chunk.first] = True
-        begin, dropped, examples = 0, np.zeros(search.parts, dtype=np.int64), list[tuple[str, str]]()
-        with PairsWriter(folder / _PAIRS, durable=False) as writer:
-            for table in iter_chunk(chunk):
-                drops = near[begin : begin + table.num_rows]
-                begin += table.num_rows
-                writer.write(table.filter(pa.array(~drops)))
-                add_examples(examples, table, drops)
-                dropped += np.bincount(table["part"].to_numpy()[drops], minlength=search.parts)
-        return _Dropped(dropped=dropped.tolist(), examples=examples)
+        distinct = np.ones(chunk.rows, dtype=np.bool_)
+        distinct[_find_similar(search, candidates) - chunk.first] = False
+        return write_kept(iter_chunk(chunk), distinct, folder / _PAIRS, search.parts)
 
-    return write_chunk(search.chunk("distinct", chunk.number), _Dropped, write)
+    return write_chunk(search.chunk("distinct", chunk.number), Kept, write)
 
 
 def _find_similar(search: _Search, candidates: Hashes) -> npt.NDArray[np.int64]:

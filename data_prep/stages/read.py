@@ -16,18 +16,19 @@ import pyarrow.compute as pc
 import dstransformer
 from data_prep.recipe.options import FilesOptions, HubOptions
 from data_prep.recipe.recipe import record_sources
-from data_prep.sources.files import same_sides, swapped_sides
+from data_prep.sources.files import swapped_sides
 from data_prep.sources.opening import Part, held_out_sizes
 from data_prep.stages.glance import look_at
 from data_prep.stages.holdout import hold_out
 from data_prep.stages.text import TextFormat
 from data_prep.store.chunks import CHUNKS, Report
 from data_prep.store.folders import list_names
-from data_prep.store.pairs import PairsWriter, count_files
+from data_prep.store.pairs import PairsWriter, count_files, index_pairs, take_pairs
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers import Workers
 from dstransformer.data import FORMAT_VERSION, Option, PartInfo, SourceInfo
 from dstransformer.errors import DataError, UserError
+from dstransformer.io.glance import MAX_PAIRS, judge_empty
 from dstransformer.io.progress import Advance, Progress
 
 
@@ -81,10 +82,8 @@ class Read(StoredStage[ReadReport]):
     def check(self, work: Workspace) -> None:
         """Warn of sides that may be swapped, and say why a finished stage is run again."""
         for part in self.parts:
-            options, warning = part.options, look_at(part)
-            if isinstance(options, FilesOptions):
-                warning = warning or swapped_sides(options) or same_sides(options)
-            if warning:
+            options = part.options
+            if isinstance(options, FilesOptions) and (warning := swapped_sides(options)):
                 work.progress.note(warning)
         if changes := _changed_sources(work, [part.source.info for part in self.parts]):
             work.progress.note(f"reading the text again, because {changes}")
@@ -92,6 +91,28 @@ class Read(StoredStage[ReadReport]):
     def write(self, work: Workspace, folder: Path, workers: Workers) -> ReadReport:
         """See ``StoredStage``."""
         return read_text(self.parts, folder, workers, work.progress)
+
+    def warn(self, work: Workspace) -> None:
+        """Warn of what a look at the text finds, and of held-out sentences without a translation."""
+        report = work.report(Read)
+        training = tuple((number, part.pairs) for number, part in enumerate(report.parts))
+        for split, sizes in {"train": training, **report.held_out}.items():
+            path, end = work.folder / self.name / f"{split}.arrow", 0
+            index = index_pairs(path)
+            for number, size in sizes:
+                part, begin, end = self.parts[number], end, end + size
+                name = part.name if split == "train" else f"the {split} set of {part.name}"
+                rows = np.arange(begin, end)
+                if split == "train":
+                    rows = np.unique(np.linspace(begin, end - 1, min(MAX_PAIRS, size)).astype(np.int64))
+                table = take_pairs(path, rows, index)
+                warnings = look_at(part, name, table) if split in part.source.splits else []  # not held out of training
+                if split != "train" and (
+                    empty := judge_empty(name, table["src"].to_pylist(), table["tgt"].to_pylist())
+                ):
+                    warnings.append(empty)
+                for text in warnings:
+                    work.progress.note(f"warning: {text}")
 
 
 def text_format(work: Workspace) -> TextFormat:
@@ -163,25 +184,18 @@ def _copy(part: Part, split: str, number: int, first_file: int, writer: PairsWri
     """Append a split of a part, whose files are numbered from ``first_file``.
 
     Raises:
-        DataError: The split or one of its sides is empty.
+        DataError: The split is empty.
     """
-    blank = {"src": "source", "tgt": "target"}  # the sides without text so far
     before = writer.rows
-    for table in part.source.splits[split]():
+    for table in part.tables(split):
         columns = dict(zip(table.column_names, table.columns, strict=True))
         columns["part"] = pa.array(np.full(table.num_rows, number, dtype=np.uint16))
         columns.setdefault("low", pa.array(np.zeros(table.num_rows, dtype=np.bool_)))
         columns["file"] = pc.add(columns.get("file", 0), pa.array([first_file] * table.num_rows, pa.uint32()))
         writer.write(pa.table(columns))
-        for side in list(blank):
-            if any(map(str.strip, table[side].to_pylist())):
-                del blank[side]
         advance(table.num_rows)
     if writer.rows == before:
         raise DataError(f"the {split} text of the source {part.name} is empty: it has no sentence pair")
-    if blank and split != "train":  # cleaning reports it for the training text
-        side = next(iter(blank.values()))
-        raise DataError(f"every line of the {side} side of the {split} text is empty: check which files were named")
 
 
 def _changed_sources(work: Workspace, sources: Sequence[SourceInfo]) -> str | None:

@@ -6,13 +6,13 @@ A rule sees one normalised pair. Rules are tried in the order of ``RULES``; opti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages.marks import accelerators, may_have_key, placeholders, without_marks
 from dstransformer.io.detection import load_detector
-from dstransformer.io.languages import known_script, known_to_fasttext, language, script_of
+from dstransformer.io.languages import known_script, known_to_fasttext, language, script_share
 
 #: Tells whether a pair is dropped.
 Drops = Callable[[str, str], bool]
@@ -173,17 +173,6 @@ def check_rules(options: CleanOptions, languages: Iterable[tuple[str, str]]) -> 
     for both in languages:
         for rule in RULES:
             rule.build(options, *both)
-
-
-def script_share(text: str, scripts: Collection[str]) -> float:
-    """The share of the text's letters that are of these scripts (ISO 15924); 1 for a text without letters.
-
-    Letters that several scripts share, such as the ー of Hiragana and Katakana, do not count.
-    """
-    if text.isascii() and "Latn" in scripts:
-        return 1.0
-    found = [script for letter in text if (script := script_of(letter))]
-    return sum(script in scripts for script in found) / len(found) if found else 1.0
 
 
 def numbers(text: str) -> list[str]:

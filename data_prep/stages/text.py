@@ -1,4 +1,4 @@
-"""What is done with the text of pairs: normalisation, hashes, word counts, examples, tags and trees."""
+"""What is done with the text of pairs: normalisation, hashes, word counts, tags and trees."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ from data_prep.recipe.options import NormalForm
 from dstransformer.data import MAX_WORDS, WordCounts
 from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import plain_spaces
-
-# Maximum dropped pairs that are kept as examples of a rule, and maximum characters of each side.
-_MAX_EXAMPLES = 5
-_MAX_EXAMPLE_LENGTH = 300
 
 Hashes = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
@@ -43,18 +39,6 @@ def describe_words(counts: Counts) -> WordCounts:
     """The counts for the manifest, without trailing zeros."""
     src, tgt = (tuple(np.trim_zeros(side, "b").tolist()) for side in counts)
     return WordCounts(src=src, tgt=tgt)
-
-
-def add_examples(examples: list[tuple[str, str]], table: pa.Table, drops: npt.NDArray[np.bool_]) -> None:
-    """Add the first pairs that a rule drops of a table, until there are enough."""
-    rows = np.flatnonzero(drops)[: _MAX_EXAMPLES - len(examples)]
-    for pair in table.select(["src", "tgt"]).take(rows).to_pylist() if len(rows) else ():
-        examples.append((shortened(pair["src"], _MAX_EXAMPLE_LENGTH), shortened(pair["tgt"], _MAX_EXAMPLE_LENGTH)))
-
-
-def merge_examples(examples: list[tuple[str, str]], more: Iterable[tuple[str, str]]) -> None:
-    """Add the examples of a later chunk, until there are enough."""
-    examples += list(more)[: _MAX_EXAMPLES - len(examples)]
 
 
 def normalise(text: str, form: NormalForm) -> str:
@@ -85,11 +69,6 @@ def comparison_keys(table: pa.Table | pa.RecordBatch) -> tuple[Hashes, Hashes]:
     """Hash the source sentence of each pair, and the whole pair, in Unicode form NFKC."""
     src, tgt = fold(table["src"].to_pylist()), fold(table["tgt"].to_pylist())
     return hash_texts(src), hash_pairs(src, tgt)
-
-
-def shortened(text: str, length: int) -> str:
-    """A text of at most ``length`` characters, for display; the last is an ellipsis if some are left out."""
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,10 @@ SPACE = "\u2581"
 #: The Unicode forms of the source and of the target side.
 Forms = tuple[NormalForm, NormalForm]
 
+#: The special pieces, those of bytes and of the space; and the text that a further piece needs, so that a model meets
+#: it often enough to learn it: Multi30k's 3.6 million characters have 10,000 pieces.
+_BASE_PIECES, _CHARACTERS_OF_PIECE = 4 + 256 + 1, 360
+
 #: The sides of the text that a vocabulary is for.
 Side = Literal["both", "src", "tgt"]
 
@@ -328,16 +332,18 @@ def _train(train: Path, lines: int, options: VocabOptions, symbols: list[str], s
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _explain(str(error), options, side) from None
+        raise _explain(str(error), train, options, len(symbols), side) from None
     return model.getvalue()
 
 
-def _explain(message: str, options: VocabOptions, side: Side) -> UserError:
+def _explain(message: str, train: Path, options: VocabOptions, symbols: int, side: Side) -> UserError:
     text = "this text" if options.joint else f"the {'source' if side == 'src' else 'target'} text"
     if found := re.search(r"too high .* <= (\d+)", message):
+        sides: tuple[Side, ...] = (side,) if options.joint else ("src", "tgt")  # which have the same size
+        size = min(max(_fitting_size(train, options, one) for one in sides) + symbols, int(found[1]))
         return UserError(
-            f"--vocab-size {options.vocab_size} is more than {text} can fill: give at most {found[1]}, or more "
-            f"text (--tokenizer-sample reads {options.tokenizer_sample:,} sentences of it at most)"
+            f"--vocab-size {options.vocab_size} is more than {text} can fill: give about {size}, or more text "
+            f"(--tokenizer-sample reads {options.tokenizer_sample:,} sentences of it at most)"
         )
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(
@@ -345,3 +351,10 @@ def _explain(message: str, options: VocabOptions, side: Side) -> UserError:
             f"give at least {found[1]}, or a lower --character-coverage"
         )
     return DataError(f"SentencePiece cannot train on {text}: {message}")
+
+
+def _fitting_size(train: Path, options: VocabOptions, side: Side) -> int:
+    """About how many pieces a text has occurrences for."""
+    sentences = _sample_lines(train, count_pairs(train) * len(_columns(side)), options, side)
+    counts = Counter(character for sentence in sentences for character in sentence)
+    return _BASE_PIECES + len(counts) + counts.total() // _CHARACTERS_OF_PIECE

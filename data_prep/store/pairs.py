@@ -29,6 +29,10 @@ SCHEMA = (
     .append(pa.field("file", pa.uint32()))
 )
 
+# Maximum dropped pairs that are kept as examples of a rule, and maximum characters of each side.
+_MAX_EXAMPLES = 5
+_MAX_EXAMPLE_LENGTH = 300
+
 # Rows of a batch.
 _BATCH_ROWS = 2_000
 
@@ -164,22 +168,42 @@ def count_files(path: Path, files: int) -> list[int]:
     return [int(count) for count in counts]
 
 
+def add_examples(examples: list[tuple[str, str]], table: pa.Table, drops: npt.NDArray[np.bool_]) -> None:
+    """Add the first pairs that a rule drops of a table, until there are enough."""
+    rows = np.flatnonzero(drops)[: _MAX_EXAMPLES - len(examples)]
+    for pair in table.select(["src", "tgt"]).take(rows).to_pylist() if len(rows) else ():
+        examples.append((shortened(pair["src"], _MAX_EXAMPLE_LENGTH), shortened(pair["tgt"], _MAX_EXAMPLE_LENGTH)))
+
+
+def merge_examples(examples: list[tuple[str, str]], more: Iterable[tuple[str, str]]) -> None:
+    """Add the examples of a later chunk, until there are enough."""
+    examples += list(more)[: _MAX_EXAMPLES - len(examples)]
+
+
+def shortened(text: str, length: int) -> str:
+    """A text of at most ``length`` characters, for display; the last is an ellipsis if some are left out."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 class Kept(Report):
-    """The number of pairs of a chunk that are kept, by part."""
+    """The pairs of a chunk that are kept and dropped, by part, and the first dropped ones."""
 
     parts: list[int]
+    dropped: list[int]
+    examples: list[tuple[str, str]]
 
 
 def write_kept(tables: Iterable[pa.Table], keep: npt.NDArray[np.bool_], target: Path, parts: int) -> Kept:
     """Write the rows of tables for which ``keep``, ``(rows,)``, is true, as the file of a chunk."""
-    begin, counts = 0, np.zeros(parts, dtype=np.int64)
+    begin, counts, examples = 0, np.zeros((2, parts), dtype=np.int64), list[tuple[str, str]]()
     with PairsWriter(target, durable=False) as writer:
         for table in tables:
-            rows = table.filter(pa.array(keep[begin : begin + table.num_rows]))
+            kept = keep[begin : begin + table.num_rows]
             begin += table.num_rows
-            writer.write(rows)
-            counts += np.bincount(rows["part"].to_numpy(), minlength=parts)
-    return Kept(parts=counts.tolist())
+            writer.write(table.filter(pa.array(kept)))
+            add_examples(examples, table, ~kept)
+            np.add.at(counts, (kept.astype(np.int64), table["part"].to_numpy()), 1)
+    return Kept(parts=counts[1].tolist(), dropped=counts[0].tolist(), examples=examples)
 
 
 def join_pairs(paths: Iterable[Path], target: Path, *, durable: bool = True) -> None:

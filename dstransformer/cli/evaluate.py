@@ -73,7 +73,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
             for test_set, files in zip(test_sets, options.systems or [], strict=False)
             for path in files
         ]
-        _warn_of_swapped_sides(options, bundles)
+        _warn_of_languages(options, bundles, test_sets)
         runs = [_find_run(bundle) for bundle in bundles] if options.track else []
         learned = _open_learned(options, held)
         results: list[SystemResult] = []
@@ -332,15 +332,13 @@ def _follow(options: argparse.Namespace) -> CommandResult:
     interval = INTERVAL if options.interval is None else options.interval
     options.device = options.device or "cpu"  # the training uses the GPU
     test_sets = read_test_sets(options.src or [], options.ref or [])
-    bundle = None
-    if options.track or options.test_set is not None or not test_sets:
-        bundle = find_bundle(run, interval, say=_note)
+    bundle = find_bundle(run, interval, say=_note)
     if options.track and not (run / "tracking.json").is_file():
         raise DataError(f"--track: {run} is not tracked in MLflow")
-    options = _with_target(options, [] if bundle is None else [bundle])
-    test_sets += _named_sets(options, [] if bundle is None else [bundle])
-    if not test_sets and bundle is not None:
-        test_sets = validation_sets(bundle)
+    options = _with_target(options, [bundle])
+    test_sets += _named_sets(options, [bundle])
+    test_sets = test_sets or validation_sets(bundle)
+    _warn_of_languages(options, [bundle], test_sets)
     if options.track:  # also results of earlier calls that were not logged
         for unlogged in Results(run).missing_in(logged_evaluations(run), test_sets):
             log_evaluation(run, unlogged)
@@ -369,17 +367,30 @@ def _note(line: str) -> None:
     note(f"dst: {line}")
 
 
-def _warn_of_swapped_sides(options: argparse.Namespace, bundles: Sequence[Bundle]) -> None:
+def _warn_of_languages(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> None:
+    """Warn of sides that may be swapped, or in other languages than those of the first model or of ``--langpair``."""
     from dstransformer.io.compression import without_ending
+    from dstransformer.io.glance import Sample, judge_languages
+    from dstransformer.io.languages import MULTIPLE, divide_codes
 
+    src_lang, tgt_lang = divide_codes(options.langpair, []) if options.langpair is not None else (MULTIPLE, MULTIPLE)
     for bundle in bundles[:1]:
-        languages = (f".{bundle.tgt_lang}", f".{bundle.src_lang}")
-        for src, ref in zip(options.src or [], options.ref or [], strict=False):
-            if tuple(Path(without_ending(name)).suffix for name in (src, ref)) == languages:
-                logger.warning(
-                    "--src %s is taken for %s and --ref %s for %s: are the sides swapped?",
-                    src, bundle.src_lang, ref, bundle.tgt_lang,
-                )  # fmt: skip
+        src_lang, tgt_lang = bundle.src_lang or MULTIPLE, options.to or bundle.tgt_lang or MULTIPLE
+    for test_set in test_sets:
+        name = " and ".join(filter(None, (test_set.src, test_set.ref)))
+        src, tgt = Sample(test_set.sources or (), src_lang), Sample(test_set.references, tgt_lang)
+        try:
+            warning = judge_languages(name, src, tgt)
+        except DataError as error:  # a model with other codes than ours may be right
+            warning = str(error)
+        suffixes = [Path(without_ending(name)).suffix for name in (test_set.src or "", test_set.ref)]
+        if warning is None and suffixes == [f".{tgt_lang}", f".{src_lang}"]:
+            warning = (
+                f"--src {test_set.src} is taken for {src_lang} and --ref {test_set.ref} for {tgt_lang}: are the sides "
+                "swapped?"
+            )
+        if warning is not None:
+            logger.warning(warning)
 
 
 @contextlib.contextmanager

@@ -9,10 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dstransformer.errors import UserError, shown
-from dstransformer.io.languages import list_codes, matching_codes
-
-#: Stands for several languages on one side (ISO 639-2).
-MULTIPLE = "mul"
+from dstransformer.io.languages import MULTIPLE, list_codes, matching_codes
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, joined_pieces, score, ter
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.io.compression import without_ending
+from dstransformer.io.glance import judge_empty
 from dstransformer.io.languages import divide_codes, matching_codes
 from dstransformer.io.languages import language as known
 from dstransformer.io.text import is_same_file, iter_lines
@@ -42,6 +43,9 @@ class TestSet:
         references: The reference of each sentence.
         src: Where the sources come from; None if there are none.
         ref: Where the references come from.
+
+    Raises:
+        DataError: Every source or every reference is empty.
     """
 
     __test__ = False  # not a pytest class
@@ -51,6 +55,11 @@ class TestSet:
     references: tuple[str, ...]
     src: str | None
     ref: str
+
+    def __post_init__(self) -> None:
+        """Warn of sentences of which one side is empty."""
+        if (warning := judge_empty(self.ref, self.sources, self.references)) is not None:
+            logger.warning(warning)
 
     @cached_property
     def digest(self) -> str:
@@ -194,7 +203,6 @@ def evaluate_test_set(
     if write is not None:
         for translation in translations:
             write(translation)
-    _warn_if_empty(("source", sources), ("reference", references), ("translation", translations))
     scored = score_translations(translations, references, language, tokenize)
     return replace(scored, seconds=seconds)
 
@@ -207,6 +215,8 @@ def score_translations(
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
     """
+    if not any(map(str.strip, translations)):
+        logger.warning("every line of the translation is empty: the scores are meaningless")
     outputs, wanted = joined_pieces(translations, tokenize), joined_pieces(references, tokenize)
     scores: tuple[Score, ...] = (
         *score(translations, references, tokenize),
@@ -216,10 +226,3 @@ def score_translations(
     if language is not None and moses:  # Moses divides no Chinese, Japanese, Thai …
         scores = (*scores, compound_split_bleu(outputs, wanted, language))
     return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
-
-
-def _warn_if_empty(*sides: tuple[str, Sequence[str]]) -> None:
-    for what, sentences in sides:
-        if not any(map(str.strip, sentences)):
-            logger.warning("every line of the %s is empty: the scores are meaningless", what)
-            break

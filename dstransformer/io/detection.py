@@ -19,10 +19,6 @@ class Detector:
         """The probability that a text is in a language; 0 if three others are more probable."""
         return max((float(one["score"]) for one in self._detect(text, 3) if one["lang"] == code), default=0.0)
 
-    def label(self, text: str) -> str:
-        """The code of the language that is most probable."""
-        return str(self._detect(text, 1)[0]["lang"])
-
     def scores(self, text: str) -> dict[str, float]:
         """The probability of every language that has one."""
         return {str(one["lang"]): float(one["score"]) for one in self._detect(text, 200)}

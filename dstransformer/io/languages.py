@@ -7,7 +7,7 @@ here. What the table does not know is None, never a guess.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +22,9 @@ from langcodes.data_dicts import LIKELY_SUBTAGS
 from dstransformer.errors import ConfigError, DataError, UserError, shown
 
 _CODE_ADVICE = "write a code such as en, deu or zho_Hans (ISO 639, or BCP 47)"
+
+#: Stands for several languages on one side (ISO 639-2).
+MULTIPLE = "mul"
 
 #: Scripts that are mixed in one text, by the code of the mixture (ISO 15924).
 _MIXTURES = {
@@ -236,9 +239,18 @@ def is_chinese_or_japanese(texts: Iterable[str]) -> bool:
 
 def _share(texts: Iterable[str], scripts: frozenset[str]) -> float:
     """The share of the letters of a text's first lines that are of these scripts; 0 without letters."""
-    letters = [script_of(letter) for text in islice(texts, _SAMPLE) for letter in text]
-    known = [script for script in letters if script]
-    return sum(script in scripts for script in known) / max(len(known), 1)
+    return script_share("".join(islice(texts, _SAMPLE)), scripts, without=0.0)
+
+
+def script_share(text: str, scripts: Collection[str], without: float = 1.0) -> float:
+    """The share of the text's letters that are of these scripts (ISO 15924); ``without`` for a text without letters.
+
+    Letters that several scripts share, such as the ー of Hiragana and Katakana, do not count.
+    """
+    if text.isascii() and "Latn" in scripts:
+        return 1.0
+    found = [script for letter in text if (script := script_of(letter))]
+    return sum(script in scripts for script in found) / len(found) if found else without
 
 
 @cache

@@ -205,7 +205,7 @@ def test_the_tags_of_the_sentences_choose_the_tokenizer(folder: Path) -> None:
     bundle = replace(open_bundle(folder / "run"), directions=directions)
 
     def codes(to: str | None, *lines: str) -> list[str]:
-        return _target_codes(bundle, to, [TestSet("set", lines, ("",) * len(lines), "src", "ref")])
+        return _target_codes(bundle, to, [TestSet("set", lines, (".",) * len(lines), "src", "ref")])
 
     assert codes("zh", ">>jpn<< A dog.", "", ">>jpn<< A cat.") == ["jpn"], "a tag wins over --to"
     assert codes("zh", ">>jpn<< A dog.", "A cat.") == ["jpn", "zho"]

@@ -13,8 +13,10 @@ from mlflow.tracking import MlflowClient
 from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst, wait_until
 from support.services.mlflow_runs import send_rest, tracked_run
+from support.services.serving import save_small_bundle
 from support.training.runs import train_options
 
+from dstransformer.cli import main
 from dstransformer.data import Corpus
 
 
@@ -128,3 +130,24 @@ def test_checkpoints_are_evaluated_beside_the_training(toy_corpus: Path, texts: 
     run_id = json.loads((run / "tracking.json").read_text())["run_id"]
     history = client.get_metric_history(run_id, "evaluate/held/bleu")
     assert sorted(point.step for point in history) == [*steps, 24]
+
+
+@pytest.mark.parametrize(("src", "ref", "warning"), [
+    ("en", "de", None),
+    ("de", "en", "may be swapped: by fastText 0% of the lines that should be en look like it"),
+    ("en", "half", "may be partly in another language: by fastText"),
+])  # fmt: skip
+def test_sides_in_other_languages_are_said_before_anything_is_translated(
+    toy_corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, src: str, ref: str, warning: str | None
+) -> None:
+    split = Corpus.open(toy_corpus).split("test")
+    texts = {"en": split.src_texts(), "de": split.tgt_texts()}
+    texts["half"] = [texts["de" if number % 2 else "en"][number] for number in range(len(split))]
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    bundle, sides = save_small_bundle(tmp_path / "bundle"), [str(tmp_path / name) for name in (src, ref)]
+    given = ["--src", sides[0], "--ref", sides[1], "--device", "cpu"]
+    assert main(["evaluate", str(bundle), *given]) == 0
+    said = [record.message for record in caplog.records if "may be" in record.message]
+    assert len(said) == (warning is not None)
+    assert warning is None or f"of {sides[0]} and {sides[1]} {warning}" in said[0]

@@ -81,9 +81,44 @@ def test_long_pairs_are_dropped_from_training_only(tmp_path: Path, text: WriteTe
     assert build(*options, "--max-tokens", "100", "--out", tmp_path / "corpus") == 0
     corpus = Corpus.open(tmp_path / "corpus")
     assert corpus.manifest.cleaning.dropped["too_many_tokens"] == 1
+    ((src, tgt),) = corpus.manifest.cleaning.examples["too_many_tokens"]
+    assert src == tgt == "x " * 149 + "x…"
     assert len(corpus.split("train")) == corpus.manifest.cleaning.kept == 600
     assert corpus.split("validation").src_lengths.tolist() == [200, 0]
     assert corpus.split("validation").src_texts() == ["x " * 200, ""]
+
+
+def test_tables_and_pages_are_read_as_plain_text(
+    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, folder = text(), tmp_path / "text"
+    assert build(*plain, "--out", tmp_path / "plain") == 0
+    capsys.readouterr()
+    for split in ("", "valid-"):
+        sides = [(folder / f"{split}{side}.txt").read_text().splitlines() for side in ("src", "tgt")]
+        rows = (f'"{src} ""x""&#91;"\t"{tgt} &amp;"\n' for src, tgt in zip(*sides, strict=True))
+        (folder / f"{split}both.tsv").write_text("".join(rows))
+    options = [*plain[:8], "--train", folder / "both.tsv", "--valid", folder / "valid-both.tsv"]
+    assert build(*options, "--out", tmp_path / "quoted") == 0
+    said = capsys.readouterr().err
+    assert "100% of the pairs of files are in quotes" in said
+    assert "100% of the pairs of the validation set of files hold entities such as &#91;" in said
+    assert build(*options, "--unquote", "--unescape", "html", "--out", tmp_path / "corpus") == 0
+    assert "warning" not in capsys.readouterr().err
+    found, wanted = (Corpus.open(tmp_path / name).split("validation") for name in ("corpus", "plain"))
+    assert found.src_texts() == [f'{line} "x"[' for line in wanted.src_texts()]
+    assert found.tgt_texts() == [f"{line} &" for line in wanted.tgt_texts()]
+
+
+def test_what_is_wrong_with_held_out_text_is_said(
+    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, path = text(), tmp_path / "text" / "valid-tgt.txt"
+    path.write_text("".join("\n" if number % 2 else line for number, line in enumerate(path.open())))
+    assert build(*options, "--out", tmp_path / "corpus") == 0
+    warning = "15 of 30 references of the validation set of files are empty: scores count them as errors"
+    assert warning in capsys.readouterr().err
+    assert warning in Corpus.open(tmp_path / "corpus").manifest.warnings[0]
 
 
 def test_the_toy_corpus(toy_corpus: Path) -> None:

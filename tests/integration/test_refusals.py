@@ -20,7 +20,8 @@ from dstransformer.cli import main
 STORED = REPOSITORY / "tests" / "data" / "formats" / "1"
 
 #: Command lines by what their error line says. Words in capitals are paths: CORPUS, the plain RUN and its BUNDLE; NEW,
-#: which does not exist; the FILE and the FOLDER of other things; TEXT, two lines; LINE, one; BAD, not in UTF-8.
+#: which does not exist; the FILE and the FOLDER of other things; TEXT, two lines; BLANK, two empty
+#: ones; LINE, one; BAD, not in UTF-8.
 COMMANDS = [
     ("train bsae --corpus CORPUS --run NEW", ["unknown preset 'bsae': did you mean 'base'"]),
     ("train toy --corpus CORPUS --run NEW --set model.width=3", ["there is no key 'model.width'"]),
@@ -88,6 +89,8 @@ COMMANDS = [
     *((f"import {command} --src-lang jp --out NEW", ["--src-lang: 'jp' is not a", "--any-language", "you mean ja?"])
       for command in ("hf FOLDER", "marian FILE --vocabs FILE", "eole FOLDER")),
     ("import hf FOLDER --tgt-lang german --any-language --out NEW", ["FOLDER"]),
+    ("evaluate RUN --src TEXT --ref BLANK", ["all 2 references of BLANK are empty: check which files were named"]),
+    ("evaluate --ref BLANK --systems TEXT", ["all 2 references of BLANK are empty"]),
     ("serve nowhere --port 0", ["nowhere does not exist: name a run, a checkpoint, or a bundle"]),
     ("serve PARSER --port 0", ["PARSER is a parser: only translation models can be served; use `dst parse`"]),
     ("serve BUNDLE --port 0 --host no.such.host.invalid", ["--host 'no.such.host.invalid'"]),
@@ -133,6 +136,7 @@ def paths(plain_run: Path, toy_corpus: Path, tmp_path: Path, monkeypatch: pytest
     here = {"NEW": "new", "FILE": "notes.txt", "FOLDER": "folder", "TEXT": "text", "LINE": "line", "BAD": "bad"}
     files = {"text": b"a dog\na cat\n", "line": b"ein Hund\n", "bad": b"fine\n\xff\xfe\n", "notes.txt": b"keep me"}
     files |= {"m.po": b'msgid ""\nmsgstr "Language: de"\n', "m.mo": bytes.fromhex("de120495") + bytes(24)}
+    here["BLANK"], files["blank"] = "blank", b" \n\n"
     files |= {"wrong.json": b'{"gradient_clipping": 1.0}', "stage.json": b'{"zero_optimization": {"stage": 7}}'}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)

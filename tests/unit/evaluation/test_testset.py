@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import DataError, UserError
-from dstransformer.evaluation.testset import SentenceTranslator, evaluate_test_set, read_test_set
+from dstransformer.evaluation.testset import TestSet, evaluate_test_set, read_test_set, read_test_sets
 
 
 class UpperCase:
@@ -74,22 +74,33 @@ class Silent:
         return [""] * len(sentences)
 
 
-@pytest.mark.parametrize(("sources", "references", "translator", "what"), [
-    (["", " "], ["ein", "zwei"], UpperCase(), "source"),
-    (["one", "two"], ["", ""], UpperCase(), "reference"),
-    (["one", "two"], ["ein", "zwei"], Silent(), "translation"),
-    (["one", ""], ["ein", ""], UpperCase(), None),
+@pytest.mark.parametrize(("sources", "references", "empty"), [
+    (("a", "b", "c", "d"), ("e", "", "g", " "), "2 of 4 references of ref"),
+    (("a", "", "c", ""), ("e", "f", "g", ""), "1 of 4 sources of ref"),
+    (("", "b", "c"), ("e", "", ""), "1 of 3 sources and 2 of 3 references of ref"),
+    (None, ("e", "", "g"), "1 of 3 references of ref"),
+    (("a", ""), ("e", "\u3000"), None),
 ])  # fmt: skip
-def test_empty_text_causes_one_warning(
-    sources: list[str],
-    references: list[str],
-    translator: SentenceTranslator,
-    what: str | None,
-    caplog: pytest.LogCaptureFixture,
+def test_sentences_without_a_translation_cause_a_warning(
+    sources: tuple[str, ...] | None, references: tuple[str, ...], empty: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    evaluate_test_set(sources, references, translator)
-    wanted = [] if what is None else [f"every line of the {what} is empty: the scores are meaningless"]
+    TestSet("set", sources, references, "src", "ref")
+    wanted = [] if empty is None else [f"{empty} are empty: scores count them as errors; leave these sentences out"]
     assert [record.message for record in caplog.records if record.name.startswith("dstransformer")] == wanted
+
+
+@pytest.mark.parametrize(("src", "ref", "side"), [("a\nb\n", "\n \n", "references"), ("\n \n", "a\nb\n", "sources")])
+def test_a_test_set_with_an_empty_side_is_refused(tmp_path: Path, src: str, ref: str, side: str) -> None:
+    paths = [str(tmp_path / name) for name in ("src", "ref")]
+    for path, content in zip(paths, (src, ref), strict=True):
+        Path(path).write_text(content)
+    with pytest.raises(DataError, match=rf"all 2 {side} of .*ref are empty: check which files were named"):
+        read_test_sets(paths[:1], paths[1:])
+
+
+def test_translations_that_are_all_empty_cause_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    evaluate_test_set(["one", "two"], ["ein", "zwei"], Silent())
+    assert "every line of the translation is empty: the scores are meaningless" in caplog.text
 
 
 @pytest.mark.parametrize(("content", "complaint"), [

@@ -14,7 +14,7 @@ import pytest
 from support.data.prep import build, refuses
 
 from data_prep.recipe.options import FilesOptions
-from data_prep.sources.files import open_files, same_sides, swapped_sides
+from data_prep.sources.files import open_files, swapped_sides
 from dstransformer.data import Corpus
 from dstransformer.errors import DataError, UserError
 
@@ -126,18 +126,6 @@ def test_sides_that_look_swapped_cause_a_warning() -> None:
     warning = swapped_sides(right.model_copy(update=wrong))
     assert warning is not None
     assert "--test-src y.de.gz is taken for en and --test-tgt y.EN for de: are the sides swapped?" in warning
-
-
-def test_the_same_text_on_both_sides_causes_a_warning(tmp_path: Path) -> None:
-    text, copy, other = tmp_path / "a.en", tmp_path / "b.de.gz", tmp_path / "c.de"
-    text.write_text("One.\nTwo.\n")
-    copy.write_bytes(gzip.compress(text.read_bytes()))
-    other.write_text("Eins.\nTwo.\n")
-    options = FilesOptions(src_lang="en", tgt_lang="de", src=text, tgt=copy, valid_size=1)
-    assert same_sides(options) == (
-        f"warning: the first 2 lines of --src {text} and --tgt {copy} are the same: is one text given for both sides?"
-    )
-    assert same_sides(options.model_copy(update={"tgt": (other,)})) is None
 
 
 def test_the_same_file_for_both_sides_is_refused(tmp_path: Path) -> None:

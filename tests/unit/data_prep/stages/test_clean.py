@@ -65,6 +65,7 @@ def test_each_rule_drops_and_is_counted(tmp_path: Path) -> None:
     assert kept == [("one two", "eins zwei"), ("one two", "zwei eins"), ("a", "a b")]
     assert report.dropped == {"empty": 2, "too_long": 1, "length_ratio": 1, "duplicate": 2}
     assert report.examples["too_long"] == (("a b c d e f", "a b c d e"),)
+    assert report.examples["duplicate"] == (("one two", "eins zwei"), ("one two", "eins zwei"))
     assert (report.read, report.kept) == (len(pairs), 3)
 
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.recipe.options import CleanOptions
-from data_prep.stages.rules import RULES, numbers, script_share
+from data_prep.stages.rules import RULES, numbers
 from dstransformer.errors import ConfigError
+from dstransformer.io.languages import script_share
 
 GERMAN = "Ein Hund läuft über die Straße und bellt eine Katze an."
 ENGLISH = "A dog runs across the street and barks at a cat."

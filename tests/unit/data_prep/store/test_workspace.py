@@ -54,7 +54,7 @@ def test_a_work_folder_that_is_a_file_is_named(capsys: pytest.CaptureFixture[str
 def test_held_out_text_without_any_text_is_refused(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
     Path(options[options.index("--valid-tgt") + 1]).write_text("\n" * 20)
     message = refuses(capsys, build(*options, "--out", "out"))
-    assert "every line of the target side of the validation text is empty" in message
+    assert "all 20 references of the validation set of files are empty" in message
 
 
 def test_files_that_datasets_needs_are_missed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
