@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -124,18 +126,19 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     Raises:
         UserError: The engine does not support a given option.
     """
-    kind: type[Translator] = _ADDED.choose_translator(options)
-    if options.engine == "torch":
-        from dstransformer.io.products import is_ct2_export
+    from dstransformer.io.products import is_ct2_export
+    from dstransformer.model import open_bundle
 
-        if is_ct2_export(options.bundle):
+    is_export = is_ct2_export(options.bundle)
+    if options.engine == "torch":
+        if is_export:
             raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
         if options.no_shortlist:
             raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
+        kind: Callable[[], type[Translator]] = partial(_ADDED.choose_translator, options)
         return load_decoder(options, options.bundle, kind)
-    from dstransformer.exchange.ct2_engine import open_ct2
-
     lacking = {
+        "--markup": options.markup,
         "--prune": options.prune,
         "--ensemble": options.ensemble,
         "--sample": request.sampling,
@@ -144,9 +147,11 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     for option, given in lacking.items():
         if given:
             raise UserError(f"{option} is not available with --engine ct2: leave it out, or use --engine torch")
-    settings = search_settings(options)
+    bundle, settings = options.bundle if is_export else open_bundle(options.bundle), search_settings(options)
+    from dstransformer.exchange.ct2_engine import open_ct2
+
     return open_ct2(
-        options.bundle,
+        bundle,
         device=options.device,
         precision=options.precision,
         threads=own_threads(),
@@ -163,8 +168,7 @@ def _read_request(options: argparse.Namespace) -> Request:
         UserError: An option of sampling without ``--sample``, or one of the search with it.
         ConfigError: A value is out of bounds.
     """
-    from dstransformer.decoding import Sampling
-    from dstransformer.decoding.formats import Request
+    from dstransformer.decoding.formats import Request, Sampling
 
     names = ("temperature", "top_k", "top_p", "seed")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}

@@ -40,7 +40,7 @@ from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export
 from dstransformer.io.progress import Advance
-from dstransformer.model import open_bundle
+from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.bundle import read_directions
 
 Item = TypeVar("Item")
@@ -106,7 +106,7 @@ class _Export(NamedTuple):
 
 
 def open_ct2(
-    source: str | Path,
+    source: str | Path | Bundle,
     *,
     device: str | None = None,
     precision: str | None = None,
@@ -133,10 +133,9 @@ def open_ct2(
         ConfigError: A setting is out of bounds, or the device cannot be used or not in that precision.
     """
     require_ctranslate2()
-    folder = Path(source)
-    if is_ct2_export(folder):
-        return _open_export(folder, device, precision, threads, to, settings, shortlist=shortlist)
-    bundle = open_bundle(folder)
+    if not isinstance(source, Bundle) and is_ct2_export(Path(source)):
+        return _open_export(Path(source), device, precision, threads, to, settings, shortlist=shortlist)
+    bundle = open_bundle(source)
     check_translates(bundle)
     bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
     with tempfile.TemporaryDirectory(prefix="dst-ct2-") as temporary:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dstransformer.errors import UserError
 from dstransformer.io.command import CommandParser
 
 if TYPE_CHECKING:
@@ -25,17 +24,12 @@ def choose_translator(options: argparse.Namespace) -> type[Translator]:
     """The class that translates, with the option sentences with tags.
 
     Raises:
-        UserError: Another engine is asked for, which does not align.
         DataError: The tags of a line of FILE are not well-formed.
     """
     from dstransformer.decoding import Translator
 
     if not options.markup:
         return Translator
-    if options.engine != "torch":
-        raise UserError(
-            f"--markup is not available with --engine {options.engine}: leave it out, or use --engine torch"
-        )
     from dstransformer.extras.markup.markup import check_markup
     from dstransformer.extras.markup.translator import MarkupTranslator
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from dstransformer.extras.serving.model import Model
 
 
+_ADVICE = "only translation models can be served; use `dst parse`"
+
+
 def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst serve``."""
     parser = commands.add_parser(
@@ -76,8 +79,12 @@ def run(options: argparse.Namespace) -> CommandResult:
     """
     from dstransformer.extras.serving.limits import check_limits
     from dstransformer.extras.serving.model_process import ModelProcess
+    from dstransformer.io.products import is_ct2_export
+    from dstransformer.model import open_bundle
 
     exit_on_sigterm()
+    if not is_ct2_export(options.bundle):  # what is no model is refused before a process starts
+        open_bundle(options.bundle).check_translates(_ADVICE)
     limits = check_limits(
         batch_delay=None if options.max_batch_delay is None else options.max_batch_delay / 1000,
         queue=options.queue,
@@ -114,19 +121,18 @@ def _load(options: argparse.Namespace) -> Model:
         ConfigError: An option is out of bounds, or the device does not exist.
         DstError: There is not enough memory.
     """
-    from dstransformer.decoding import Translator
-    from dstransformer.decoding.commands import load_translator
+    from dstransformer.decoding.commands import import_translator, load_translator
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.extras.serving.loaded_model import LoadedModel
     from dstransformer.model import open_bundle
 
     bundle = open_bundle(options.bundle)
-    bundle.check_translates("only translation models can be served; use `dst parse`")
+    bundle.check_translates(_ADVICE)
     options.max_input_tokens, options.long = 0, "cut"  # nothing is cut: the server refuses longer inputs
     with memory_errors("load the model", "free some, or choose another --device"):
         translator = load_translator(
             bundle,
-            Translator,
+            import_translator,
             others=(),
             keep_nan=True,
             to=None,
