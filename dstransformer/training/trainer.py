@@ -9,10 +9,19 @@ from dstransformer.data import Corpus
 from dstransformer.data.loader import Update
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
-from dstransformer.errors import DivergedError
+from dstransformer.distributed.supervision.stop_signals import StopRequested
+from dstransformer.errors import DivergedError, counted
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.validation import Validator
-from dstransformer.tracking import CostTotal, EvaluationDone, Message, Tracker, TrainingProgress, UpdateDone
+from dstransformer.tracking import (
+    CostTotal,
+    EvaluationDone,
+    EvaluationProgress,
+    Message,
+    Tracker,
+    TrainingProgress,
+    UpdateDone,
+)
 from dstransformer.training.checkpoints.format import Checkpoint, TrainState
 from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.early_stopping import EarlyStopping
@@ -73,7 +82,8 @@ class Trainer:
             StorageError: The last checkpoint could not be saved, or the run was stopped before any was.
         """
         self.cost.start_clock()
-        self._validate_if_missed()
+        if not self._validate_if_missed():
+            return False
         while True:
             try:
                 if self.is_finished:
@@ -92,12 +102,13 @@ class Trainer:
                 self.recovery.record(self.state.step, update, result, nonfinite=flags.nonfinite)
                 if _is_due(self.state.step, self.config.training.log_every):
                     self._log()
-                if not flags.stop and (self.is_finished or _is_due(self.state.step, self.config.validation.every)):
-                    self._validate()
+                stops = flags.stop
+                if not stops and (self.is_finished or _is_due(self.state.step, self.config.validation.every)):
+                    stops = not self._validate()
                 is_kept = self._is_worth_keeping(due=flags.save)
-                if flags.stop or is_kept:
+                if stops or is_kept:
                     self._save(interim=not is_kept)
-                if flags.stop:
+                if stops:
                     self.checkpoints.finish()
                     self.checkpoints.raise_if_nothing_saved()
                     return False
@@ -156,25 +167,57 @@ class Trainer:
         self.tracker.emit(TrainingProgress(step, {**record, "epoch": float(self.state.position.epoch + 1)}))
         self.tracker.emit(CostTotal(step, self.cost.totals))
 
-    def _validate(self) -> None:
+    def evaluate(self, model: str, split: str, sentences: int) -> Evaluation | None:
+        """Evaluate the weights that the validator has loaded, and show its progress. Collective.
+
+        Args:
+            model: What they are, for the user.
+            split: What to evaluate on.
+            sentences: See :meth:`Validator.evaluate`.
+
+        Returns:
+            None if the run was asked to stop in the meantime.
+        """
+        name = f"{model} on {split}"
+
+        def show(done: int, total: int) -> None:
+            if self.is_finished and not done:
+                self.tracker.emit(Message(f"evaluating {name}: {counted(total, 'sentence')}"))
+            self.tracker.emit(EvaluationProgress(name, done, total))
+
+        try:
+            return self.validator.evaluate(self.corpus.split(split), sentences, show)
+        except StopRequested:
+            return None
+
+    def _validate(self) -> bool:
+        """Evaluate the current weights. Returns whether that was done, or the run was asked to stop before."""
         step = self.state.step
         self.session.report(step, "validation")
         self.validator.load(self.engine.iter_weights())
-        split = self.corpus.split("validation")
-        self.evaluation = self.validator.evaluate(split, self.config.validation.bleu_sentences)
+        self.evaluation = self.evaluate(f"update {step}", "validation", self.config.validation.bleu_sentences)
+        if self.evaluation is None:
+            return False
         self.score = self.evaluation.main
         self.early_stopping.update(self.evaluation)
         if self.early_stopping.is_over:
             self.tracker.emit(Message(f"update {step}  stopping early: {self.early_stopping.describe()}"))
         self.tracker.emit(EvaluationDone("valid", step, self.evaluation))
         self.metrics.pause()
+        return True
 
-    def _validate_if_missed(self) -> None:
-        """Do the validation that a stop request prevented, so that a resumed run equals an uninterrupted one."""
+    def _validate_if_missed(self) -> bool:
+        """Do the validation that a stop request prevented, so that a resumed run equals an uninterrupted one.
+
+        Returns:
+            False if the run was asked to stop again.
+        """
         is_due = self.state.step > 0 and _is_due(self.state.step, self.config.validation.every)
         if is_due and not self.is_finished and self.score is None:
-            self._validate()
+            if not self._validate():
+                return False
             self.checkpoints.add_score(self._current_state(), self.score, interim=not self._is_worth_keeping(due=False))
+        return True
 
     def _save(self, *, interim: bool) -> None:
         self.session.report(self.state.step, "checkpoint")
@@ -185,11 +228,11 @@ class Trainer:
         """Make sure that the last checkpoint is complete and has a score, which it lacks if the run was stopped there.
 
         Returns:
-            False if the run was stopped while it waited for the disk.
+            False if the run was stopped in the meantime.
         """
         self.session.report(self.state.step, "the last checkpoint")
-        if self.score is None:
-            self._validate()
+        if self.score is None and not self._validate():
+            return False
         return self.checkpoints.save_last(self.engine.snapshot, self._current_state(), self.score)
 
     def _current_state(self) -> TrainState:
