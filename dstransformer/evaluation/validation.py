@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,23 +30,13 @@ from dstransformer.model.ops import int8_values
 
 Indices = npt.NDArray[np.int64]
 
-T = TypeVar("T")
-
 
 #: To call with a number that is done, and that of all.
 Show = Callable[[int, int], None]
 
 
-class Compute(Protocol):
-    """Calls what each process computes on its own, and may end it; see ``Session.until_stopped``."""
-
-    def __call__(self, work: Callable[[], T]) -> T:
-        """What it returns."""
-        ...
-
-
-def _to_its_end(work: Callable[[], T]) -> T:
-    return work()
+#: Calls what each process computes on its own, and may end it; see ``Session.until_stopped``.
+Compute = Callable[[Callable[[], Any]], Any]
 
 
 def score_name(metric: str, sentences: int, total: int) -> str:
@@ -97,7 +87,7 @@ class Validator:
         world: World,
         precision: Precision,
         task: Task,
-        compute: Compute = _to_its_end,
+        compute: Compute = lambda work: work(),
     ) -> None:
         dtype = DTYPES[precision] if world.device.type == "cuda" else torch.float32
         self._config = config

@@ -8,12 +8,7 @@ from importlib import import_module
 
 
 def loads_later(package: str, *modules: str) -> Callable[[str], object]:
-    """The ``__getattr__`` of a package (PEP 562): the first use of a name of ``__all__`` loads them all.
-
-    Args:
-        package: Its name.
-        modules: Those of its modules that are imported then.
-    """
+    """The ``__getattr__`` of a package (PEP 562): the first use of a name of ``__all__`` loads ``modules``."""
 
     def load(name: str) -> object:
         names = vars(sys.modules[package])

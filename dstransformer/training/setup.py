@@ -189,13 +189,7 @@ class Setup:
 
 
 def resolve_on_all(request: TrainRequest) -> Setup:
-    """Resolve the request of a process that trains, and check that the packages of a training are installed.
-
-    An error ends all ranks. Only to tell them it needs PyTorch, whose import takes seconds.
-
-    Raises:
-        UserError: Something in the request, its files or the environment is wrong.
-    """
+    """:func:`resolve_setup` for a training; an error ends all ranks. Only to tell other ranks it imports PyTorch."""
     processes = check_launch(os.environ)
     try:
         setup = resolve_setup(request, processes)
@@ -210,11 +204,7 @@ def resolve_on_all(request: TrainRequest) -> Setup:
 
 
 def resolve_alone(request: TrainRequest) -> Setup:
-    """Resolve a request in one process, which plans for those of the environment.
-
-    Raises:
-        UserError: Something in the request, its files or the environment is wrong.
-    """
+    """:func:`resolve_setup` for a dry run: in one process, which plans for those of the environment."""
     check_environment(os.environ)
     return resolve_setup(request, read_processes(os.environ, require_rank=False))
 
@@ -267,10 +257,8 @@ def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
 
 
 def _open_pretrained(request: TrainRequest, setup: Setup, *, needed: bool) -> Pretrained | None:
-    """The bundle of ``--init``; None without, and if it is gone: a run that resumes does not need it.
-
-    ``needed`` says that a run without checkpoints is known to be new: none is fetched, and its folder can be seen.
-    """
+    """The bundle of ``--init``; None without, and if it is gone: a run that resumes does not need it."""
+    # Where it is not ``needed``, checkpoints may still be fetched, or not be seen yet.
     new = request.resume == "never" or (needed and request.resume == "auto" and not setup.checkpoints.folders())
     if request.init is None or not (new or request.init.exists()):
         return None

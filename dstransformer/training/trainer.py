@@ -168,16 +168,7 @@ class Trainer:
         self.tracker.emit(CostTotal(step, self.cost.totals))
 
     def evaluate(self, model: str, split: str, sentences: int) -> Evaluation | None:
-        """Evaluate the weights that the validator has loaded, and show its progress. Collective.
-
-        Args:
-            model: What they are, for the user.
-            split: What to evaluate on.
-            sentences: See :meth:`Validator.evaluate`.
-
-        Returns:
-            None if the run was asked to stop in the meantime.
-        """
+        """Evaluate what the validator has loaded, a ``model`` for the user; None if the run was stopped. Collective."""
         name = f"{model} on {split}"
 
         def show(done: int, total: int) -> None:
@@ -191,7 +182,7 @@ class Trainer:
             return None
 
     def _validate(self) -> bool:
-        """Evaluate the current weights. Returns whether that was done, or the run was asked to stop before."""
+        """Evaluate the current weights. Returns False if the run was stopped meanwhile."""
         step = self.state.step
         self.session.report(step, "validation")
         self.validator.load(self.engine.iter_weights())
@@ -209,8 +200,7 @@ class Trainer:
     def _validate_if_missed(self) -> bool:
         """Do the validation that a stop request prevented, so that a resumed run equals an uninterrupted one.
 
-        Returns:
-            False if the run was asked to stop again.
+        Returns False if another one prevents it.
         """
         is_due = self.state.step > 0 and _is_due(self.state.step, self.config.validation.every)
         if is_due and not self.is_finished and self.score is None:

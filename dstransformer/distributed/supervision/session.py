@@ -249,8 +249,8 @@ class Session:
 class _Vote:
     """While the main threads compute on their own, a thread of each process votes whether one was asked to stop.
 
-    A context manager. Its block ends on all processes in the same way: with :class:`StopRequested`, or without. A
-    failure of one process ends the votes, and the others meet it in their next collective.
+    The block ends on all in the same way: with :class:`StopRequested`, or without. A failure of one ends the votes, and
+    the others meet it in their next collective.
     """
 
     def __init__(self, world: World, stop: StopRequest) -> None:
