@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dstransformer.decoding import Translator
     from dstransformer.decoding.formats import Request
 
-#: What adds to the command: ``add_options``, and ``choose_translator``, the class that does what they ask for.
+#: What adds to the command: ``add_options``, ``check_input``, and ``choose_translator``, the class for what they ask.
 _ADDED = import_module(ADDITIONS["translate"])
 
 
@@ -135,6 +135,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
             raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
         if options.no_shortlist:
             raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
+        _ADDED.check_input(options)
         kind: Callable[[], type[Translator]] = partial(_ADDED.choose_translator, options)
         return load_decoder(options, options.bundle, kind)
     lacking = {
