@@ -38,7 +38,9 @@ def main(options: argparse.Namespace) -> None:
     report("right-branching", gold, [branch_right(tree.words()) for tree in gold])
     report("most frequent training tree of that length", gold, copy_most_frequent(gold, load_trees(options.train)))
     torch.set_num_threads(count_cores())
-    parser = load_translator(options.bundle, Parser, pruning_threshold=options.prune, batch_tokens=options.batch_tokens)
+    parser = load_translator(
+        options.bundle, lambda: Parser, pruning_threshold=options.prune, batch_tokens=options.batch_tokens
+    )
     sentences = [" ".join(tree.words()) for tree in gold]
     parser.translate(sentences[:20])  # builds kernels and caches
     constraint = Stopwatch()

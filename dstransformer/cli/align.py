@@ -45,20 +45,22 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> CommandResult:
     """Align the pairs of two files."""
-    from dstransformer.decoding.aligner import Aligner, align_files, iter_file_alignments
     from dstransformer.evaluation.alignment import read_references, score_alignments
     from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout
+    from dstransformer.model import open_bundle
 
     exit_on_sigterm()
     files = options.src, options.tgt
     if options.reference is not None and options.output is not None and is_stdout(options.output):
         raise UserError("--reference prints figures, so links cannot go to standard output: name a file as --output")
     references = None if options.reference is None else read_references(options.reference, *files)
+    bundle = open_bundle(options.bundle)
+    from dstransformer.decoding.aligner import Aligner, align_files, iter_file_alignments
 
     def load() -> Aligner:
         return Aligner.load(
-            options.bundle,
+            bundle,
             device=options.device,
             precision=options.precision,
             batch_tokens=options.batch_tokens,

@@ -54,6 +54,13 @@ def run(options: argparse.Namespace) -> CommandResult:
 
 
 def _evaluate(options: argparse.Namespace) -> CommandResult:
+    with writing_output(options, [*(options.src or []), *(options.ref or [])]) as write:
+        return _evaluate_bundles(options, _open_translators(options.bundle), write)
+
+
+def _evaluate_bundles(
+    options: argparse.Namespace, bundles: Sequence[Bundle], write: Callable[[str], None] | None
+) -> CommandResult:
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
@@ -63,8 +70,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     if options.significance is not None:
         check_samples(options.significance, options.resamples, _seed(options))
     test_sets = read_test_sets(options.src or [], options.ref or [])
-    with writing_output(options, [*(options.src or []), *(options.ref or [])]) as write, contextlib.ExitStack() as held:
-        bundles = _open_translators(options.bundle)
+    with contextlib.ExitStack() as held:
         options = _with_target(options, bundles)
         test_sets += _named_sets(options, bundles)
         _check_systems(options, test_sets)

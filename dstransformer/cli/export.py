@@ -13,6 +13,7 @@ from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.exchange.shortlist import ShortlistOptions
+    from dstransformer.model import Bundle
 
 #: What ``--quantization`` takes: CTranslate2's names.
 QUANTIZATIONS = (
@@ -137,6 +138,14 @@ def _shortlist(options: argparse.Namespace) -> ShortlistOptions | None:
     return ShortlistOptions(options.shortlist, **{name: value or DEFAULT_SIZE for name, value in sizes.items()})
 
 
+def _open(options: argparse.Namespace) -> Bundle:
+    """The bundle, refused if it is none before what exports it is imported, which takes seconds."""
+    from dstransformer.model import open_bundle
+
+    exit_on_sigterm()
+    return open_bundle(options.bundle)
+
+
 def _finish(options: argparse.Namespace) -> Callable[[Path], None] | None:
     """What signs the export, if that is wanted."""
     if options.sign is None:
@@ -148,11 +157,11 @@ def _finish(options: argparse.Namespace) -> Callable[[Path], None] | None:
 
 def run_hf(options: argparse.Namespace) -> CommandResult:
     """Write a folder for Hugging Face transformers."""
+    opened = _open(options)
     from dstransformer.exchange.hf_export import export_hf
     from dstransformer.exchange.hf_tokenizer import is_marian
 
-    exit_on_sigterm()
-    bundle = export_hf(options.bundle, options.out, overwrite=options.overwrite, finish=_finish(options))
+    bundle = export_hf(opened, options.out, overwrite=options.overwrite, finish=_finish(options))
     whole = bundle.tokenizer.is_single or is_marian(bundle)
     with_it = "its tokenizer" if whole else "the source's tokenizer, and the target's in target/"
     return CommandResult(f"{options.out}: a MarianMTModel with {with_it}; README.md is its model card")
@@ -164,13 +173,10 @@ def run_marian(options: argparse.Namespace) -> CommandResult:
     Raises:
         UserError: An option of the shortlist without one, or out of bounds.
     """
-    shortlist = _shortlist(options)
+    shortlist, opened = _shortlist(options), _open(options)
     from dstransformer.exchange.marian_npz import DECODER, export_marian
 
-    exit_on_sigterm()
-    export_marian(
-        options.bundle, options.out, shortlist=shortlist, overwrite=options.overwrite, finish=_finish(options)
-    )
+    export_marian(opened, options.out, shortlist=shortlist, overwrite=options.overwrite, finish=_finish(options))
     return CommandResult(f"{options.out}: a model of Marian; decode with --config {shell_word(options.out / DECODER)}")
 
 
@@ -187,12 +193,11 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
         raise UserError(
             f"--reduce-range is for int8, not {options.quantization}: add --quantization int8, or leave it out"
         )
-    shortlist = _shortlist(options)
+    shortlist, opened = _shortlist(options), _open(options)
     from dstransformer.exchange.ct2 import export_ct2
 
-    exit_on_sigterm()
     export_ct2(
-        options.bundle,
+        opened,
         options.out,
         quantization=options.quantization,
         reduce_range=options.reduce_range,
@@ -206,11 +211,11 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
 
 def run_argos(options: argparse.Namespace) -> CommandResult:
     """Write a package for Argos Translate."""
+    opened = _open(options)
     from dstransformer.exchange.argos import export_argos
 
-    exit_on_sigterm()
     export_argos(
-        options.bundle,
+        opened,
         options.out,
         quantization=options.quantization,
         sentences=options.sentences,

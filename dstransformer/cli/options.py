@@ -365,15 +365,18 @@ def _assign_device(options: argparse.Namespace, processes: Processes) -> None:
 
 def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Translator:
     """Load a translator with the options of :func:`add_decoding`."""
-    from dstransformer.decoding import Translator
+    from dstransformer.decoding.commands import import_translator
 
-    return load_decoder(options, bundle, Translator)
+    return load_decoder(options, bundle, import_translator)
 
 
 def load_decoder(
-    options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder], *, keep_nan: bool = False
+    options: argparse.Namespace, bundle: Path | Bundle, kind: Callable[[], type[Decoder]], *, keep_nan: bool = False
 ) -> Decoder:
-    """Load what decodes with a bundle, with the options of :func:`add_decoding`."""
+    """Load what decodes with a bundle, with the options of :func:`add_decoding`.
+
+    ``kind`` imports its class; see :func:`dstransformer.decoding.commands.load_translator`.
+    """
     from dstransformer.decoding import commands
 
     return commands.load_translator(

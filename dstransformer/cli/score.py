@@ -12,6 +12,7 @@ from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding.scoring import Scorer
+    from dstransformer.model import Bundle
 
 
 def add_parser(commands: Commands) -> None:
@@ -55,11 +56,13 @@ def add_scoring(parser: CommandParser, what: str = "score") -> None:
 
 def run(options: argparse.Namespace) -> CommandResult:
     """Score the pairs of two files."""
-    from dstransformer.decoding.scoring import score_files
     from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout
+    from dstransformer.model import open_bundle
 
     exit_on_sigterm()
+    bundle = open_bundle(options.bundle)
+    from dstransformer.decoding.scoring import score_files
 
     printed = is_stdout(options.output)
     with reporting("pairs", bar=not printed) as progress:
@@ -67,7 +70,7 @@ def run(options: argparse.Namespace) -> CommandResult:
             options.src,
             options.tgt,
             options.output,
-            partial(load_scorer, options, options.bundle),
+            partial(load_scorer, options, bundle),
             output_format=options.format,
             overwrite=options.overwrite,
             progress=progress,
@@ -75,7 +78,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     return CommandResult("" if printed else f"{options.output}: {totals}")
 
 
-def load_scorer(options: argparse.Namespace, bundle: Path) -> Scorer:
+def load_scorer(options: argparse.Namespace, bundle: Path | Bundle) -> Scorer:
     """Load a scorer with the options of :func:`add_scoring`."""
     from dstransformer.decoding.scoring import Scorer
 

@@ -88,8 +88,7 @@ def add_parser(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> CommandResult:
     """Train. Only rank 0 prints the outcome."""
     from dstransformer.distributed.launcher import read_processes
-    from dstransformer.training.dry_run import dry_run
-    from dstransformer.training.run import train
+    from dstransformer.training.setup import resolve_alone, resolve_on_all
 
     request = _request(options)
     if options.device is not None and not options.dry_run:
@@ -98,12 +97,18 @@ def run(options: argparse.Namespace) -> CommandResult:
     if options.find_batch:
         text = _find_batch(options, request)
         return CommandResult(text if is_rank0 else "")
+    # A mistake is refused before the rest is imported, which takes seconds.
+    setup = (resolve_alone if options.dry_run else resolve_on_all)(request)
     if options.dry_run:
-        planned = dry_run(request, options.device)
+        from dstransformer.training.dry_run import dry_run
+
+        planned = dry_run(request, options.device, setup)
         text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
         return CommandResult(text if is_rank0 else "")
+    from dstransformer.training.run import train
+
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
-        outcome = train(request)
+        outcome = train(request, setup)
     text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
     return CommandResult(text if is_rank0 else "", outcome.status)
 
@@ -138,9 +143,13 @@ def _find_batch(options: argparse.Namespace, request: TrainRequest) -> str:
     for option, given in (("--dry-run", options.dry_run), (f"--resume {options.resume}", options.resume is not None)):
         if given:
             raise UserError(f"--find-batch finds the batch of a new run, and trains nothing: leave out {option}")
+    from dstransformer.training.setup import resolve_on_all
+
+    request = request.for_its_batch()
+    setup = resolve_on_all(request)
     from dstransformer.training.find_batch import find_batch
 
-    found = find_batch(request)
+    found = find_batch(request, setup)
     return json.dumps(asdict(found), indent=2) if options.json else _describe_batch(found)
 
 

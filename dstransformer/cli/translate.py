@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from dstransformer.decoding import Translator
     from dstransformer.decoding.formats import Request
 
-#: What adds to the command: ``add_options``, and ``choose_translator``, the class that does what they ask for.
+#: What adds to the command: ``add_options``, ``check_input``, and ``choose_translator``, the class for what they ask.
 _ADDED = import_module(ADDITIONS["translate"])
 
 
@@ -117,10 +119,12 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     Raises:
         UserError: The engine does not support a given option.
     """
-    kind: type[Translator] = _ADDED.choose_translator(options)
     if not uses_ct2(options):
+        _ADDED.check_input(options)
+        kind: Callable[[], type[Translator]] = partial(_ADDED.choose_translator, options)
         return load_decoder(options, options.bundle, kind)
     lacking = {
+        "--markup": options.markup,
         "--prune": options.prune,
         "--ensemble": options.ensemble,
         "--sample": request.sampling,
@@ -139,8 +143,7 @@ def _read_request(options: argparse.Namespace) -> Request:
         UserError: An option of sampling without ``--sample``, or one of the search with it.
         ConfigError: A value is out of bounds.
     """
-    from dstransformer.decoding import Sampling
-    from dstransformer.decoding.formats import Request
+    from dstransformer.decoding.formats import Request, Sampling
 
     names = ("temperature", "top_k", "top_p", "seed")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}

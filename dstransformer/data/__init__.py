@@ -4,6 +4,8 @@ The corpus: token ids in memory-mapped Arrow shards, a SentencePiece tokenizer a
 need no torch. The road from there: the plan of an epoch (``plan.py``), the packed batch (``packing.py``), the loader.
 """
 
+from typing import TYPE_CHECKING
+
 from dstransformer.data.directions import Direction
 from dstransformer.data.manifest import (
     FORMAT_VERSION,
@@ -23,7 +25,12 @@ from dstransformer.data.manifest import (
 )
 from dstransformer.data.reader import Corpus, Split
 from dstransformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from dstransformer.data.writer import CorpusWriter, SplitWriter
+from dstransformer.io.lazy import loads_later
+
+if TYPE_CHECKING:
+    from dstransformer.data.writer import CorpusWriter, SplitWriter
+else:
+    __getattr__ = loads_later(__name__, "writer")
 
 __all__ = [
     "BOS_ID",

@@ -77,7 +77,7 @@ class Aligner:
         max_tokens: int | None = None,
     ) -> Self:
         """Load a bundle. Arguments and errors are those of ``Scorer.load``."""
-        opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+        opened = open_bundle(bundle)
         if opened.directions:
             raise DataError(f"{opened.path} translates in several directions: name the bundle of a model of one")
         model, batch_tokens, max_tokens = load_for_pairs(opened, device, precision, batch_tokens, max_tokens)

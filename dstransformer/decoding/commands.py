@@ -7,26 +7,35 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
 
-from dstransformer.config import DecodingConfig, complete_config
+from dstransformer.config import DecodingConfig, Precision, complete_config
 from dstransformer.data.alignment import format_links
 from dstransformer.data.directions import build_tags
 from dstransformer.decoding.formats import Request, warn_of_prefixes_left
-from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError, counted
 from dstransformer.io.progress import Advance, note
 from dstransformer.io.text import iter_arriving, iter_lines, writing_files
-from dstransformer.model import DTYPES, Bundle, open_bundle
+from dstransformer.model import Bundle, open_bundle
 
-Decoder = TypeVar("Decoder", bound=TextDecoder)
+if TYPE_CHECKING:
+    from dstransformer.decoding.translator import TextDecoder, Translator
+
+Decoder = TypeVar("Decoder", bound="TextDecoder")
+
+
+def import_translator() -> type[Translator]:
+    """The class that translates."""
+    from dstransformer.decoding.translator import Translator
+
+    return Translator
 
 
 def load_translator(
     bundle: str | Path | Bundle,
-    kind: type[Decoder] = Translator,  # type: ignore[assignment]
+    kind: Callable[[], type[Decoder]] = import_translator,  # type: ignore[assignment]
     *,
-    others: Sequence[str | Path] = (),
+    others: Sequence[str | Path | Bundle] = (),
     device: str | None = None,
     precision: str | None = None,
     keep_nan: bool = False,
@@ -37,7 +46,7 @@ def load_translator(
 
     Args:
         bundle: See :meth:`TextDecoder.load`.
-        kind: The class.
+        kind: Imports the class, which takes seconds: called once the bundles and the settings have been checked.
         others: See :meth:`TextDecoder.load`.
         device: See :meth:`TextDecoder.load`.
         precision: ``fp32``, ``bf16`` or ``fp16``; None as in :meth:`TextDecoder.load`.
@@ -51,20 +60,17 @@ def load_translator(
         DataError: The folder is not a valid bundle, or one of the other kind.
         ConfigError: A setting is out of bounds, or the precision or the device does not exist.
     """
-    if precision is not None and precision not in DTYPES:
-        raise ConfigError(f"unknown precision {precision!r}: choose one of {', '.join(DTYPES)}")
-    dtype = None if precision is None else DTYPES[precision]
-    opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+    if precision is not None and precision not in get_args(Precision):
+        raise ConfigError(f"unknown precision {precision!r}: choose one of {', '.join(get_args(Precision))}")
+    opened, others = open_bundle(bundle), list(map(open_bundle, others))
     tags = build_tags(opened.directions, opened.src_lang, opened.tgt_lang, to)
-    loaded = kind.load(
-        opened,
-        others=others,
-        device=device,
-        dtype=dtype,
-        settings=override_settings(opened.decoding, settings),
-        keep_nan=keep_nan,
-    )
-    if isinstance(loaded, Translator):
+    decoding = override_settings(opened.decoding, settings)
+    loading = kind()
+    from dstransformer.model import DTYPES
+
+    dtype = None if precision is None else DTYPES[precision]
+    loaded = loading.load(opened, others=others, device=device, dtype=dtype, settings=decoding, keep_nan=keep_nan)
+    if isinstance(loaded, import_translator()):
         loaded.tags = tags
     return loaded
 

@@ -17,7 +17,8 @@ from dstransformer.data.packing import Packing
 from dstransformer.data.plan import plan_batches
 from dstransformer.decoding.beam import Constraint, Hypothesis, beam_search, output_limits
 from dstransformer.decoding.devices import choose_device, decode_batches, free_memory, memory_errors
-from dstransformer.decoding.sampling import Sampling, sample
+from dstransformer.decoding.formats import Sampling
+from dstransformer.decoding.sampling import sample
 from dstransformer.errors import DataError, counted
 from dstransformer.io.progress import Advance
 from dstransformer.model import Bundle, Ensemble, Transformer, ops

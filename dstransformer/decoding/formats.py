@@ -1,4 +1,4 @@
-"""How translated lines are written: text, tables, JSON lines, sentence pairs."""
+"""What is asked for each line, and how lines are written: text, tables, JSON lines, sentence pairs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,50 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Literal
 
 from dstransformer.data.alignment import format_links
 from dstransformer.data.tokenizer import plain_spaces
-from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.texts import Output
-from dstransformer.errors import ConfigError
+from dstransformer.errors import ConfigError, DataError
 from dstransformer.io.requirements import check_installed
 from dstransformer.io.text import iter_lines
 
 logger = logging.getLogger(__name__)
 
 Format = Literal["text", "tsv", "jsonl", "pairs"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn.
+
+    Attributes:
+        temperature: Divides the logits: below 1 sharpens the distribution, above 1 flattens it.
+        top_k: Draw among the most probable pieces only (Fan et al., 2018); 0: among all.
+        top_p: Draw among the fewest most probable pieces whose probabilities add up to this (Holtzman et al., 2020);
+            1: among all.
+        seed: Another seed draws other outputs.
+
+    Raises:
+        ConfigError: A value is out of bounds.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name, fits, bounds in (
+            ("temperature", 0.01 <= self.temperature <= 100, "0.01 to 100"),
+            ("top-k", self.top_k >= 0, "0 or more"),
+            ("top-p", 0 < self.top_p <= 1, "more than 0, at most 1"),
+            ("seed", 0 <= self.seed < 1 << 63, "0 to 2^63 - 1"),
+        ):
+            if not fits:
+                raise ConfigError(f"--{name} {getattr(self, name.replace('-', '_'))}: must be {bounds}")
 
 
 @dataclass(frozen=True)
@@ -150,3 +180,15 @@ def warn_of_prefixes_left(prefixes: Iterator[str], lines: int) -> None:
         logger.warning(
             "--prefix-file has more lines than the text, which has %s: do they belong together?", f"{lines:,}"
         )
+
+
+def take_prefixes(prefixes: Iterator[str], count: int, first: int) -> list[str]:
+    """The prefixes of the next ``count`` lines, of which ``first`` is the number of the first.
+
+    Raises:
+        DataError: There are fewer prefixes than lines.
+    """
+    taken = list(islice(prefixes, count))
+    if len(taken) < count:
+        raise DataError(f"there is no prefix for line {first + len(taken)}: --prefix-file needs one for every line")
+    return taken

@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dstransformer.decoding.formats import Request, warn_of_prefixes_left
+from dstransformer.decoding.formats import Request, take_prefixes, warn_of_prefixes_left
 from dstransformer.decoding.texts import BUFFER_LINES, Output
-from dstransformer.decoding.translator import TextDecoder, take_prefixes
 from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import DataError, DstError, UserError, check_format_version, counted
 from dstransformer.io.files import hold_lock, replace_file, storage_errors, write_durably
 from dstransformer.io.json_text import read_json
 from dstransformer.io.progress import Advance
 from dstransformer.io.text import already_exists, check_output_file, iter_lines, writing_lines
+
+if TYPE_CHECKING:
+    from dstransformer.decoding.translator import TextDecoder
 
 logger = logging.getLogger(__name__)
 

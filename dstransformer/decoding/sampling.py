@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,40 +14,9 @@ from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.data.packing import Packing
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis, length_penalty
 from dstransformer.decoding.devices import without_cudnn_attention
-from dstransformer.errors import ConfigError
+from dstransformer.decoding.formats import Sampling
 from dstransformer.model import Ensemble
 from dstransformer.model.loss import CHUNK_LOGITS
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How tokens are drawn.
-
-    Attributes:
-        temperature: Divides the logits: below 1 sharpens the distribution, above 1 flattens it.
-        top_k: Draw among the most probable pieces only (Fan et al., 2018); 0: among all.
-        top_p: Draw among the fewest most probable pieces whose probabilities add up to this (Holtzman et al., 2020);
-            1: among all.
-        seed: Another seed draws other outputs.
-
-    Raises:
-        ConfigError: A value is out of bounds.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        for name, fits, bounds in (
-            ("temperature", 0.01 <= self.temperature <= 100, "0.01 to 100"),
-            ("top-k", self.top_k >= 0, "0 or more"),
-            ("top-p", 0 < self.top_p <= 1, "more than 0, at most 1"),
-            ("seed", 0 <= self.seed < 1 << 63, "0 to 2^63 - 1"),
-        ):
-            if not fits:
-                raise ConfigError(f"--{name} {getattr(self, name.replace('-', '_'))}: must be {bounds}")
 
 
 @torch.inference_mode()

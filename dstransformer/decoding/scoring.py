@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
@@ -21,9 +21,9 @@ from dstransformer.data.packing import PackedBatch, pack_pairs
 from dstransformer.data.plan import plan_batches
 from dstransformer.decoding.devices import choose_device, decode_batches, memory_errors
 from dstransformer.decoding.texts import BUFFER_LINES
-from dstransformer.errors import ConfigError, DataError, UserError, counted
+from dstransformer.errors import ConfigError, UserError, counted
 from dstransformer.io.progress import Advance
-from dstransformer.io.text import is_same_file, iter_lines, writing_lines
+from dstransformer.io.text import is_same_file, iter_file_pairs, writing_lines
 from dstransformer.model import DTYPES, Bundle, Transformer, open_bundle
 from dstransformer.model.loss import CHUNK_LOGITS
 
@@ -109,7 +109,7 @@ class Scorer:
             DataError: The folder is not a valid bundle, or it is a parser.
             ConfigError: A setting is out of bounds, or the device does not exist.
         """
-        opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+        opened = open_bundle(bundle)
         tags = build_tags(opened.directions, opened.src_lang, opened.tgt_lang, to)
         model, batch_tokens, max_tokens = load_for_pairs(opened, device, precision, batch_tokens, max_tokens)
         return cls(model, opened.tokenizer, batch_tokens=batch_tokens, max_tokens=max_tokens, tags=tags)
@@ -344,19 +344,3 @@ def open_pairs(src: str, tgt: str) -> Iterator[tuple[str, str]]:
         raise UserError(f"--src and --tgt are the same file, {tgt}: name the translation")
     pairs = iter_file_pairs(src, tgt)
     return chain([next(pairs)], pairs)
-
-
-def iter_file_pairs(src: str, tgt: str) -> Iterator[tuple[str, str]]:
-    """The pairs of two text files.
-
-    Raises:
-        DataError: A file cannot be read, or one has more lines.
-    """
-    for count, (source, target) in enumerate(zip_longest(iter_lines(src), iter_lines(tgt)), 1):
-        if source is None or target is None:
-            short, long = (src, tgt) if source is None else (tgt, src)
-            raise DataError(
-                f"{short} has {counted(count - 1, 'line')} but {long} has more: line n of one must translate line n "
-                "of the other"
-            )
-        yield source, target

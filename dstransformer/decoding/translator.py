@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -20,7 +20,7 @@ from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.decoding.aligner import Aligner, Pieces
 from dstransformer.decoding.beam import Hypothesis
 from dstransformer.decoding.engine import SearchEngine, TorchEngine, evaluating
-from dstransformer.decoding.sampling import Sampling
+from dstransformer.decoding.formats import Sampling, take_prefixes
 from dstransformer.decoding.texts import (
     BUFFER_LINES,
     Output,
@@ -56,7 +56,7 @@ class TextDecoder(ABC):
         cls,
         bundle: str | Path | Bundle,
         *,
-        others: Sequence[str | Path] = (),
+        others: Sequence[str | Path | Bundle] = (),
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         settings: DecodingConfig | None = None,
@@ -66,7 +66,7 @@ class TextDecoder(ABC):
 
         Args:
             bundle: A folder that :func:`dstransformer.model.open_bundle` opens, or a bundle that it returned.
-            others: More such folders.
+            others: More of them.
             device: See :meth:`TorchEngine.load`.
             dtype: See :meth:`TorchEngine.load`.
             settings: None takes the settings of the first bundle's configuration.
@@ -76,7 +76,7 @@ class TextDecoder(ABC):
             DataError: A folder is not a valid bundle, or one of the other kind; or the tokenizers differ.
             ConfigError: The device does not exist, or a setting is out of bounds.
         """
-        opened = [bundle if isinstance(bundle, Bundle) else open_bundle(bundle), *map(open_bundle, others)]
+        opened = [open_bundle(bundle), *map(open_bundle, others)]
         engine = TorchEngine.load(opened, device, dtype, keep_nan=keep_nan)
         return cls.from_bundle(opened[0], engine, opened[0].decoding if settings is None else _checked(settings))
 
@@ -447,15 +447,3 @@ class Translator(TextDecoder):
         return self.engine.search(
             src, self.settings, numbers=numbers, n_best=n_best, prefixes=prefixes, progress=progress
         )
-
-
-def take_prefixes(prefixes: Iterator[str], count: int, first: int) -> list[str]:
-    """The prefixes of the next ``count`` lines, of which ``first`` is the number of the first.
-
-    Raises:
-        DataError: There are fewer prefixes than lines.
-    """
-    taken = list(islice(prefixes, count))
-    if len(taken) < count:
-        raise DataError(f"there is no prefix for line {first + len(taken)}: --prefix-file needs one for every line")
-    return taken

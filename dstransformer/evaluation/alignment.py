@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from dstransformer.data.alignment import Link, ReferenceAlignment, parse_reference
-from dstransformer.decoding.scoring import iter_file_pairs
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.text import is_same_file, iter_lines
+from dstransformer.io.text import is_same_file, iter_file_pairs, iter_lines
 
 
 @dataclass

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, DstError, counted
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.evaluation.significance import Comparison
@@ -15,10 +14,11 @@ from dstransformer.evaluation.testset import TestSet, evaluate_test_set, score_t
 from dstransformer.io.colour import BOLD, paint
 from dstransformer.io.progress import Advance
 from dstransformer.io.text import iter_lines
-from dstransformer.model import Bundle
 
 if TYPE_CHECKING:
+    from dstransformer.decoding import Translator
     from dstransformer.evaluation.learned import LearnedMetric
+    from dstransformer.model import Bundle
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,14 @@ from dstransformer.model.cost import meta_device
 from dstransformer.model.ops import int8_values
 
 Indices = npt.NDArray[np.int64]
+
+
+#: To call with a number that is done, and that of all.
+Show = Callable[[int, int], None]
+
+
+#: Calls what each process computes on its own, and may end it; see ``Session.until_stopped``.
+Compute = Callable[[Callable[[], Any]], Any]
 
 
 def score_name(metric: str, sentences: int, total: int) -> str:
@@ -68,13 +77,23 @@ class Validator:
         world: The process group.
         precision: The training precision, in which a GPU evaluates. A CPU evaluates in fp32.
         task: What the model learns.
+        compute: Calls what each process computes on its own.
     """
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, world: World, precision: Precision, task: Task) -> None:
+    def __init__(
+        self,
+        config: Config,
+        tokenizer: Tokenizer,
+        world: World,
+        precision: Precision,
+        task: Task,
+        compute: Compute = lambda work: work(),
+    ) -> None:
         dtype = DTYPES[precision] if world.device.type == "cuda" else torch.float32
         self._config = config
         self._tokenizer = tokenizer
         self._world = world
+        self._compute = compute
         with meta_device():
             model = Transformer(
                 config.model,
@@ -111,27 +130,30 @@ class Validator:
         found = score_directions(self._task.score, rows, examples, examples)
         return Evaluation(found, ranked_by=self._task.metric).main.signature
 
-    def evaluate(self, split: Split, sentences: int) -> Evaluation:
+    def evaluate(self, split: Split, sentences: int, show: Show | None = None) -> Evaluation:
         """Evaluate the weights loaded last. Collective; all ranks return the same result.
 
         Args:
             split: A split of the corpus, with raw text.
             sentences: How many sentences of each direction, from the first, to translate for the scores; 0 means all.
+            show: Called with the number of sentences translated so far, and that of all.
         """
-        loss, nll, tokens = self.loss_sums(split).tolist()
+        show = show or (lambda *_: None)
         rows = covered_rows(split, sentences)
+        show(0, sum(map(len, rows.values())))
+        loss, nll, tokens = self.loss_sums(split).tolist()
         sources, references = (
             [texts[row] for own in rows.values() for row in own] for texts in (split.src_texts(), split.tgt_texts())
         )
         began = time.perf_counter()
-        translations = self._translate(sources)
+        translations = self._translate(sources, show)
         seconds = time.perf_counter() - began
         samples = (Sample(sources[place], references[place], translations[place]) for place in interleaved(rows))
         first_samples = tuple(islice(samples, self._config.validation.samples))
+        scores = self._compute(lambda: score_directions(self._task.score, rows, translations, references))
         return Evaluation(
             scores=tuple(
-                replace(found, name=score_name(found.name, sentences, largest_direction(split)))
-                for found in score_directions(self._task.score, rows, translations, references)
+                replace(found, name=score_name(found.name, sentences, largest_direction(split))) for found in scores
             ),
             sentences=len(sources),
             seconds=seconds,
@@ -145,19 +167,22 @@ class Validator:
             loss_signature=self._loss_signature,
         )
 
-    @torch.no_grad()
     def loss_sums(self, split: Split, rows: Sequence[int] | None = None) -> Tensor:
         """Sums over a split, or rows of it: label-smoothed loss, loss without smoothing, target tokens. Collective.
 
         Returns:
             float64, shape ``(3,)``.
         """
+        return self._world.all_reduce(self._compute(lambda: self._share_of_sums(split, rows)))
+
+    @torch.no_grad()
+    def _share_of_sums(self, split: Split, rows: Sequence[int] | None) -> Tensor:
         sums = torch.zeros(3, dtype=torch.float64)
         for pairs in self._iter_batches(split, rows):
             batch = build_batch(split, pairs).to(self._world.device)
             losses = self._model(*batch)
             sums += torch.tensor([float(losses.loss), float(losses.nll), batch.tgt_out.numel()], dtype=torch.float64)
-        return self._world.all_reduce(sums)
+        return sums
 
     def _iter_batches(self, split: Split, rows: Sequence[int] | None) -> Iterator[Indices]:
         """This rank's share of a split, or of rows of it, in batches of similar target length."""
@@ -170,9 +195,17 @@ class Validator:
         for batch in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
             yield own[batch]
 
-    def _translate(self, sources: Sequence[str]) -> list[str]:
+    def _translate(self, sources: Sequence[str], show: Show) -> list[str]:
         """Translate raw text as ``dst translate`` does. Collective."""
-        shares = self._world.gather(self._translator.translate(sources[self._world.rank :: self._world.world_size]))
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done = min(done + count * self._world.world_size, len(sources))  # the others get on as fast
+            show(done, len(sources))
+
+        own = sources[self._world.rank :: self._world.world_size]
+        shares = self._world.gather(self._compute(lambda: self._translator.translate(own, advance)))
         return [
             shares[index % self._world.world_size][index // self._world.world_size] for index in range(len(sources))
         ]

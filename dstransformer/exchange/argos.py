@@ -38,7 +38,7 @@ It was trained with dstransformer{version}{sources}.
 
 
 def export_argos(
-    source: str | Path,
+    source: str | Path | Bundle,
     out: Path,
     *,
     quantization: str = "int8",

@@ -63,7 +63,7 @@ def require_ctranslate2() -> Any:
 
 
 def export_ct2(
-    source: str | Path,
+    source: str | Path | Bundle,
     out: Path,
     *,
     quantization: str = "float32",

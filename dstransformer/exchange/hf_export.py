@@ -49,7 +49,7 @@ UNLIMITED_INPUT = 1024
 
 
 def export_hf(
-    source: str | Path, out: Path, *, overwrite: bool = False, finish: Callable[[Path], None] | None = None
+    source: str | Path | Bundle, out: Path, *, overwrite: bool = False, finish: Callable[[Path], None] | None = None
 ) -> Bundle:
     """Write a bundle as a folder for Hugging Face's ``transformers``.
 

@@ -83,7 +83,7 @@ def _layer_names(side: str, number: int) -> Iterator[tuple[str, tuple[str, bool]
 
 
 def export_marian(
-    source: str | Path,
+    source: str | Path | Bundle,
     out: Path,
     *,
     shortlist: ShortlistOptions | None = None,

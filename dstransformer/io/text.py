@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from io import BufferedReader, BytesIO
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from dstransformer.errors import DataError, StorageError, UserError
+from dstransformer.errors import DataError, StorageError, UserError, counted
 from dstransformer.io.compression import BLOCK, DamagedDataError, Unpacker, decompressed, format_of
 from dstransformer.io.files import hold_lock, move_to_new, storage_errors
 from dstransformer.io.products import check_text_output
@@ -358,3 +359,19 @@ def _stdout() -> BinaryIO:
     if sys.stdout is None:
         raise StorageError("cannot write standard output: it is closed; name a file instead")
     return sys.stdout.buffer
+
+
+def iter_file_pairs(src: str, tgt: str) -> Iterator[tuple[str, str]]:
+    """The pairs of two text files.
+
+    Raises:
+        DataError: A file cannot be read, or one has more lines.
+    """
+    for count, (source, target) in enumerate(zip_longest(iter_lines(src), iter_lines(tgt)), 1):
+        if source is None or target is None:
+            short, long = (src, tgt) if source is None else (tgt, src)
+            raise DataError(
+                f"{short} has {counted(count - 1, 'line')} but {long} has more: line n of one must translate line n "
+                "of the other"
+            )
+        yield source, target

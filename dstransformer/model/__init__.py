@@ -1,19 +1,29 @@
-"""The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights."""
+"""The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights.
 
-from dstransformer.model.attention_weights import AttentionWeights, attention_weights
+Opening a bundle needs no torch; the other names load it at first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from dstransformer.io.lazy import loads_later
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_weights
-from dstransformer.model.cost import (
-    activation_bytes,
-    loss_bytes,
-    parameter_count,
-    recomputed_bytes,
-    training_flops,
-    uses_varlen,
-)
-from dstransformer.model.incremental import Ensemble, IncrementalDecoder
-from dstransformer.model.loss import LossSums
-from dstransformer.model.ops import DTYPES, Backend, RoundedWeights, check_backend
-from dstransformer.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from dstransformer.model.attention_weights import AttentionWeights, attention_weights
+    from dstransformer.model.cost import (
+        activation_bytes,
+        loss_bytes,
+        parameter_count,
+        recomputed_bytes,
+        training_flops,
+        uses_varlen,
+    )
+    from dstransformer.model.incremental import Ensemble, IncrementalDecoder
+    from dstransformer.model.loss import LossSums
+    from dstransformer.model.ops import DTYPES, Backend, RoundedWeights, check_backend
+    from dstransformer.model.transformer import Transformer
+else:
+    __getattr__ = loads_later(__name__, "attention_weights", "cost", "incremental", "loss", "ops", "transformer")
 
 __all__ = [
     "DTYPES",

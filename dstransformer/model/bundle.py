@@ -14,14 +14,11 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import yaml
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from dstransformer.config import Config, DecodingConfig, ModelConfig, complete_config, read_yaml
 from dstransformer.data import Direction, Tokenizer
@@ -32,9 +29,13 @@ from dstransformer.errors import ConfigError, DataError, UnreadableError, check_
 from dstransformer.io.files import file_sha256, read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import complete_checkpoints, is_run, product_of
-from dstransformer.model.cost import meta_device
-from dstransformer.model.ops import Backend
-from dstransformer.model.transformer import Transformer
+
+if TYPE_CHECKING:  # what opening a bundle does not need; importing it takes seconds
+    import torch
+    from torch import Tensor
+
+    from dstransformer.model.ops import Backend
+    from dstransformer.model.transformer import Transformer
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +133,8 @@ class Bundle:
             DataError: The weights file cannot be read, does not match its hash in the provenance, or is not in the
                 safetensors format.
         """
+        from safetensors.torch import load_file
+
         self.verify_weights()
         path = self.path / WEIGHTS
         try:
@@ -145,20 +148,22 @@ class Bundle:
         return weights
 
     def build_model(
-        self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, backend: Backend = "auto"
+        self, device: torch.device | str = "cpu", dtype: torch.dtype | None = None, backend: Backend = "auto"
     ) -> Transformer:
-        """The model with its weights, in eval mode.
+        """The model with its weights, in eval mode and by default in fp32.
 
         Raises:
             DataError: See :meth:`load_weights`; or the weights do not fit the configuration.
         """
+        from torch import float32
+
         weights = self.load_weights()
         model = _weightless(self.model, self.tokenizer, backend)
         mismatch = _describe_mismatch(model.state_dict(), weights)
         if mismatch is not None:
             raise DataError(f"{self.path / WEIGHTS} does not fit {CONFIG} and {TOKENIZER}: {mismatch}; copy it again")
         model.load_state_dict(weights, assign=True)
-        return model.to(device=device, dtype=dtype).eval()
+        return model.to(device=device, dtype=dtype or float32).eval()
 
 
 def describe_misfit(model: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> str | None:
@@ -167,6 +172,9 @@ def describe_misfit(model: ModelConfig, tokenizer: Tokenizer, weights: Mapping[s
 
 
 def _weightless(model: ModelConfig, tokenizer: Tokenizer, backend: Backend = "auto") -> Transformer:
+    from dstransformer.model.cost import meta_device
+    from dstransformer.model.transformer import Transformer
+
     with meta_device():
         return Transformer(model, tokenizer.vocab_size, backend=backend, src_vocab_size=tokenizer.src.vocab_size)
 
@@ -213,14 +221,18 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
             )
 
 
-def open_bundle(path: str | Path) -> Bundle:
+def open_bundle(path: str | Path | Bundle) -> Bundle:
     """Open a bundle, or the bundle in the folder of a checkpoint or a run: the final one, else the newest.
+
+    One that is open is returned as it is.
 
     Raises:
         DataError: The folder is not a bundle, is incomplete or damaged, or cannot be read (``UnreadableError`` if
             reading it again may work).
         ConfigError: Its configuration is not valid.
     """
+    if isinstance(path, Bundle):
+        return path
     given = Path(path)
     try:
         folder = _bundle_in(given)
@@ -373,6 +385,8 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], metadata: dict[str, 
     Raises:
         OSError: The file cannot be written.
     """
+    from safetensors.torch import save_file
+
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     try:

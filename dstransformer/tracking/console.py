@@ -20,6 +20,7 @@ from dstransformer.tracking.events import (
     CheckpointSaved,
     CostTotal,
     EvaluationDone,
+    EvaluationProgress,
     Event,
     Message,
     NonfiniteUpdate,
@@ -68,6 +69,8 @@ class ConsoleProgress(Tracker):
         self._record: dict[str, str] = {}  # the last one
         self._parts: dict[str, str] = {}
         self._score = ""
+        self._evaluating = ""  # the line meanwhile
+        self._evaluating_since = self._evaluating_shown = 0.0
         self._overall_speed: float | None = None
         self._first_step = 0
         self._start_time = time.monotonic()
@@ -75,7 +78,10 @@ class ConsoleProgress(Tracker):
 
     def emit(self, event: Event) -> None:
         """See ``Tracker.emit``."""
-        if not is_quiet() or isinstance(event, NonfiniteUpdate | Rollback):
+        if isinstance(event, EvaluationProgress):
+            self._show_evaluation(event)
+        elif not is_quiet() or isinstance(event, NonfiniteUpdate | Rollback):
+            self._evaluating = ""
             self._show(event)
 
     def _show(self, event: Event) -> None:
@@ -139,8 +145,23 @@ class ConsoleProgress(Tracker):
             done = f"update {step}/{self._max_updates} ({step / self._max_updates:.1%})"
             self.print("  ".join([done, *parts.values()]))
 
-    def _draw(self) -> Table:
+    def _show_evaluation(self, progress: EvaluationProgress) -> None:
+        """Change the line that is drawn, or print one at most every ``_FIRST_LINE`` seconds."""
+        now, done = time.monotonic(), progress.done
+        if not done:
+            self._evaluating_since = self._evaluating_shown = now
+        self._evaluating = f"evaluating {progress.name}  {done:,}/{progress.sentences:,} sentences"
+        if done:
+            left = (now - self._evaluating_since) / done * (progress.sentences - done)
+            self._evaluating += f"  ETA {_format_time(left)}"
+        if self._live is None and not is_quiet() and now - self._evaluating_shown >= _FIRST_LINE:
+            self._evaluating_shown = now
+            self.print(self._evaluating)
+
+    def _draw(self) -> Table | Text:
         """The line, without the parts for which the terminal is too narrow."""
+        if self._evaluating:
+            return Text(self._evaluating, no_wrap=True, overflow="ellipsis")
         bar = ProgressBar(self._max_updates, self._step, _BAR_WIDTH)
         parts = {"update": f"update {self._step}/{self._max_updates}", "bar": " " * _BAR_WIDTH, **self._parts}
         for name in _LEAST_FIRST:

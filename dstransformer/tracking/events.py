@@ -58,6 +58,15 @@ class TrainingProgress:
 
 
 @dataclass(frozen=True)
+class EvaluationProgress:
+    """Of ``sentences`` that are translated to evaluate something, such as ``the average on validation``, some are."""
+
+    name: str
+    done: int
+    sentences: int
+
+
+@dataclass(frozen=True)
 class EvaluationDone:
     """A held-out ``split`` was evaluated: ``valid``. Final scores come with ``BundleSaved``."""
 
@@ -199,6 +208,7 @@ Event = (
     RunStart
     | UpdateDone
     | TrainingProgress
+    | EvaluationProgress
     | EvaluationDone
     | CostTotal
     | NonfiniteUpdate

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dstransformer.config import AUTO_PRECISION, fragment_names
-from dstransformer.distributed.launcher import check_environment, read_processes, single_process_warning
+from dstransformer.distributed.launcher import single_process_warning
 from dstransformer.training.automatic import Devices, choose, emulation_warning, own_device
 from dstransformer.training.checkpoints.resume import check_resumed
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
@@ -21,7 +21,7 @@ from dstransformer.training.setup import (
     check_memory,
     find_resume_point,
     machine_memory,
-    resolve_setup,
+    resolve_alone,
 )
 
 
@@ -56,20 +56,20 @@ class DryRun:
         }
 
 
-def dry_run(request: TrainRequest, device: str | None = None) -> DryRun:
+def dry_run(request: TrainRequest, device: str | None = None, setup: Setup | None = None) -> DryRun:
     """Check configuration, corpus, resumption and the memory that planning takes in one process; plan the first epoch.
 
     Args:
         request: The options of the run.
         device: The GPU it is planned for, of :data:`dstransformer.training.devices.GPU_MEMORY`; None for this
             machine's.
+        setup: What :func:`resolve_alone` makes of the request, if that was done before this module was imported.
 
     Raises:
         UserError: :func:`dstransformer.training.run.train` would raise it as well. It also checks what depends on the
             other processes and their devices (the attention backend, the memory of a node), and creates the run folder.
     """
-    check_environment(os.environ)
-    setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
+    setup = setup or resolve_alone(request)
     resumed = find_resume_point(request, setup)
     if not {*setup.config.deepspeed} <= {*fragment_names(), AUTO_PRECISION}:  # a file of the user's
         check_sections(setup.ds_config)

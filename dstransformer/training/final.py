@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.config import Config
+from dstransformer.distributed.supervision.stop_signals import StopRequested
 from dstransformer.distributed.world import World
 from dstransformer.errors import StorageError
 from dstransformer.evaluation import Evaluation, Score
@@ -50,6 +51,12 @@ CANDIDATE_NAMES = {"average": "the average", "last": "the last checkpoint", "bes
 START = "start"
 
 
+def _name(candidate: str, steps: Sequence[int]) -> str:
+    if len(steps) > 1:
+        return f"{CANDIDATE_NAMES[candidate]} of steps {', '.join(map(str, steps))}"
+    return f"{CANDIDATE_NAMES[candidate]} (step {steps[0]})"
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which candidate became the final bundle, and why.
@@ -70,12 +77,7 @@ class Choice:
 
     def name(self, candidate: str) -> str:
         """A candidate as text: ``the average of steps 4, 8, 12``."""
-        if candidate == START:
-            return "where it began"
-        steps = self.steps[candidate]
-        if len(steps) > 1:
-            return f"{CANDIDATE_NAMES[candidate]} of steps {', '.join(map(str, steps))}"
-        return f"{CANDIDATE_NAMES[candidate]} (step {steps[0]})"
+        return "where it began" if candidate == START else _name(candidate, self.steps[candidate])
 
     def describe(self, candidate: str) -> str:
         """A candidate as text, with its score."""
@@ -234,6 +236,7 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
     world, retry, folder = session.world, trainer.checkpoints.retry_policy(step), trainer.checkpoints.folder
     average, bundle = folder.run / ".bundle.average", folder.run / "bundle"
     comparison = _Comparison(trainer, retry)
+    session.finish_updates()
     session.enter("the final average")
     try:
         candidates = retry.run(  # on rank 0 only, as network file systems may lag elsewhere
@@ -277,6 +280,7 @@ class _Comparison:
 
     def __init__(self, trainer: Trainer, retry: RetryPolicy) -> None:
         self._session = trainer.session
+        self._evaluate = trainer.evaluate
         self._retry = retry
         self._corpus = trainer.corpus
         self._validator = trainer.validator
@@ -299,7 +303,9 @@ class _Comparison:
             if steps not in scores:
                 if not self._load(f"the evaluation of {CANDIDATE_NAMES[name]}", candidates.bundle(name)):
                     return None
-                self._evaluations[steps] = self._validator.evaluate(self._corpus.split("validation"), self._sentences)
+                if (evaluation := self._evaluate(_name(name, steps), "validation", self._sentences)) is None:
+                    return None
+                self._evaluations[steps] = evaluation
                 scores[steps] = self._evaluations[steps].main.value
         return {name: scores[candidates.steps(name)] for name in candidates.checkpoints}
 
@@ -313,9 +319,16 @@ class _Comparison:
         if missing and not self._load("the evaluation of the bundle", bundle):
             return None
         for name in missing:
-            evaluations[name] = self._validator.evaluate(self._corpus.split(name), self._sentences)
-        language = self._corpus.manifest.tgt_lang
-        return {name: add_paper_bleu(found, self._corpus.split(name), language) for name, found in evaluations.items()}
+            if (evaluation := self._evaluate("the bundle", name, self._sentences)) is None:
+                return None
+            evaluations[name] = evaluation
+        language, splits = self._corpus.manifest.tgt_lang, self._corpus.split
+        try:
+            return self._session.until_stopped(
+                lambda: {name: add_paper_bleu(found, splits(name), language) for name, found in evaluations.items()}
+            )
+        except StopRequested:
+            return None
 
     def _load(self, what: str, bundle: Path) -> bool:
         """Load the weights of a bundle; False if the run was stopped while it waited for the disk. Collective."""

@@ -32,7 +32,7 @@ from dstransformer.data.loader import Update
 from dstransformer.data.packing import pack_pairs
 from dstransformer.data.plan import Lengths, LengthSums, Position
 from dstransformer.decoding.devices import is_memory_error
-from dstransformer.distributed.launcher import check_launch, read_processes
+from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.world import World, free_port, join_world, leave_world, raise_on_all
 from dstransformer.errors import ConfigError, DstError, PeerError, shown
 from dstransformer.evaluation.validation import Validator
@@ -45,7 +45,6 @@ from dstransformer.training.setup import (
     Setup,
     TrainRequest,
     check_corpus,
-    check_packages,
     find_resume_point,
     resolve_setup,
 )
@@ -173,26 +172,25 @@ class _Told:
     usable: int = 0
 
 
-def find_batch(request: TrainRequest) -> FoundBatch:
+def find_batch(request: TrainRequest, setup: Setup) -> FoundBatch:
     """Find the largest update that fits every process, in one micro-batch on each. Nothing is written.
 
     An update counts as fitting if its memory stays within 90% of what its device, or its share of the machine, has
     left. The two sides keep the ratio that the configuration gives them.
 
     Args:
-        request: The options of a new run.
+        request: The options of the run, as :meth:`TrainRequest.for_its_batch` makes them.
+        setup: What :func:`dstransformer.training.setup.resolve_on_all` makes of them.
 
     Raises:
         UserError: The request is wrong, the run folder holds a run, or nothing fits.
         DstError: A trial failed for another reason than memory.
     """
-    processes = check_launch(os.environ)
-    request = replace(request, overrides=[*request.overrides, "batch.micro_batches=auto"], resume="never")
+    processes = read_processes(os.environ)
     # The children use the devices; this process only watches.
     environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
     try:
-        setup = choose(resolve_setup(request, processes), None, Devices(frozenset(), None))
-        check_packages(setup.config)
+        setup = choose(setup, None, Devices(frozenset(), None))
         check_corpus(setup, verify=False)
         if processes.rank == 0:
             find_resume_point(request, setup)

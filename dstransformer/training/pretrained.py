@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from dstransformer.config import ModelConfig
 from dstransformer.data import Tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.training.checkpoints.resume import Resumed
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 #: Values of the section ``model`` that may differ from the bundle's, as the weights fit either way.
 FREE_KEYS = ("dropout", "attention_dropout", "activation_dropout")
@@ -67,24 +67,28 @@ class Pretrained:
             rows = f"{self.shared:,} of {self.pieces:,} pieces are in its tokenizer and keep their embeddings"
         return f"{self.bundle.path}, {rows}"
 
-    @torch.no_grad()
     def fill(self, model: nn.Module) -> None:
         """Copy the weights into a new model, in place. Embeddings of pieces that the bundle lacks stay as they are.
 
         Raises:
             DataError: The weights cannot be read, or do not fit the bundle's own configuration.
         """
+        import torch
+
         weights = self.bundle.load_weights()
-        for name, parameter in model.named_parameters():
-            stored = _weight(weights, name, self.bundle)
-            if name in EMBEDDINGS and not self.same_tokenizer:
-                own = self.rows if name != "src_embedding.weight" or self.src_rows is None else self.src_rows
-                ids = torch.tensor(own, dtype=torch.int64)
-                parameter[ids[:, 0].to(parameter.device)] = stored[ids[:, 1]].to(parameter)
-            elif stored.shape == parameter.shape:
-                parameter.copy_(stored)
-            else:
-                raise DataError(f"{self.bundle.path}: {name} is {tuple(stored.shape)}, not {tuple(parameter.shape)}")
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                stored = _weight(weights, name, self.bundle)
+                if name in EMBEDDINGS and not self.same_tokenizer:
+                    own = self.rows if name != "src_embedding.weight" or self.src_rows is None else self.src_rows
+                    ids = torch.tensor(own, dtype=torch.int64)
+                    parameter[ids[:, 0].to(parameter.device)] = stored[ids[:, 1]].to(parameter)
+                elif stored.shape == parameter.shape:
+                    parameter.copy_(stored)
+                else:
+                    raise DataError(
+                        f"{self.bundle.path}: {name} is {tuple(stored.shape)}, not {tuple(parameter.shape)}"
+                    )
 
 
 def open_pretrained(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Pretrained:

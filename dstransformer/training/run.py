@@ -9,9 +9,9 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dstransformer.distributed.launcher import check_launch
+from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session, supervise
-from dstransformer.distributed.world import World, raise_on_all
+from dstransformer.distributed.world import World
 from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
@@ -28,10 +28,9 @@ from dstransformer.training.provenance import describe_provenance, describe_run,
 from dstransformer.training.setup import (
     Setup,
     TrainRequest,
-    check_packages,
     check_setup,
     find_resume_point,
-    resolve_setup,
+    resolve_on_all,
 )
 
 if TYPE_CHECKING:
@@ -81,21 +80,20 @@ class Outcome:
         }
 
 
-def train(request: TrainRequest) -> Outcome:
+def train(request: TrainRequest, setup: Setup | None = None) -> Outcome:
     """Train to the last update and make the final bundle.
+
+    Args:
+        request: The options.
+        setup: What :func:`resolve_on_all` makes of them, if that was done before this module was imported.
 
     Raises:
         UserError: Something in the request, its files or the environment is wrong. No checkpoint or result is changed.
         StorageError: The run folder cannot be written.
         DstError: The processes did not join the process group, or training diverged.
     """
-    processes = check_launch(os.environ)
-    try:
-        setup = resolve_setup(request, processes)
-        check_packages(setup.config)
-    except Exception as error:
-        raise_on_all(error, processes)
-    with supervise(processes, setup.config, setup.run) as session:
+    setup = setup or resolve_on_all(request)
+    with supervise(read_processes(os.environ), setup.config, setup.run) as session:
         world = session.world
         world.raise_any(None)
         with session.hold_run_folder(setup.run, setup.config, setup.ds_config, setup.corpus):

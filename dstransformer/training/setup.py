@@ -7,10 +7,10 @@ import logging
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dstransformer.config import (
     Config,
@@ -27,19 +27,21 @@ from dstransformer.data import Corpus
 from dstransformer.data.mixture import Mixture, build_mixture
 from dstransformer.data.plan import build_budget
 from dstransformer.data.windows import SUGGESTED_WINDOW, check_split, plan_memory
-from dstransformer.distributed.launcher import Processes
-from dstransformer.distributed.world import World
+from dstransformer.distributed.launcher import Processes, check_environment, check_launch, read_processes
 from dstransformer.errors import ConfigError, DataError, counted, shown
-from dstransformer.evaluation.task import Task, build_task
 from dstransformer.io.files import replace_file, storage_errors
 from dstransformer.io.products import check_run_folder
+from dstransformer.io.remote import is_address
 from dstransformer.io.requirements import check_installed
-from dstransformer.model import DTYPES, check_backend, parameter_count
-from dstransformer.tracking import resolve_tracking_uri
+from dstransformer.tracking.mlflow.location import resolve_tracking_uri
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import TrainState
 from dstransformer.training.checkpoints.resume import Resumed, find_resumed
 from dstransformer.training.pretrained import Pretrained, check_pretrained, open_pretrained
+
+if TYPE_CHECKING:
+    from dstransformer.distributed.world import World
+    from dstransformer.evaluation.task import Task
 
 GIB = 2**30
 
@@ -100,6 +102,10 @@ class TrainRequest:
         for name, value in {**paths, "preset": os.fspath(self.preset), "resume": os.fspath(self.resume)}.items():
             object.__setattr__(self, name, value)
 
+    def for_its_batch(self) -> TrainRequest:
+        """The new run whose largest update is to be found."""
+        return replace(self, overrides=[*self.overrides, "batch.micro_batches=auto"], resume="never")
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -148,6 +154,8 @@ class Setup:
         Raises:
             ConfigError: A tokenizer of BLEU is not installed.
         """
+        from dstransformer.evaluation.task import build_task
+
         return build_task(self.corpus.manifest, self.config.validation)
 
     @property
@@ -180,8 +188,29 @@ class Setup:
         return TrainState.fresh(self.ds_config, self.world_size, self.corpus.manifest)
 
 
+def resolve_on_all(request: TrainRequest) -> Setup:
+    """:func:`resolve_setup` for a training; an error ends all ranks. Only to tell other ranks it imports PyTorch."""
+    processes = check_launch(os.environ)
+    try:
+        setup = resolve_setup(request, processes)
+        check_packages(setup.config)
+    except Exception as error:
+        if processes.world_size == 1:
+            raise
+        from dstransformer.distributed.world import raise_on_all
+
+        raise_on_all(error, processes)
+    return setup
+
+
+def resolve_alone(request: TrainRequest) -> Setup:
+    """:func:`resolve_setup` for a dry run: in one process, which plans for those of the environment."""
+    check_environment(os.environ)
+    return resolve_setup(request, read_processes(os.environ, require_rank=False))
+
+
 def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
-    """Resolve a request and run all checks that need neither the shards nor other processes.
+    """Resolve a request and run all checks that need neither the shards nor other processes, nor PyTorch.
 
     Raises:
         UserError: Something in the request, its files or the environment is wrong.
@@ -201,8 +230,11 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
     corpus = Corpus.open(request.corpus, verify=False)
     build_mixture(corpus.manifest.parts, config.training.mixture)
     _check_embeddings(config.model, corpus)
-    pretrained = _open_pretrained(request, config, corpus)
-    return Setup(config, ds_config, corpus, request.run, processes.world_size, pretrained)
+    setup = Setup(config, ds_config, corpus, request.run, processes.world_size)
+    is_local = not is_address(request.resume) and request.resume != config.checkpoint.mirror
+    if processes.rank == 0 and is_local:
+        setup.checkpoints.find(request.resume, verify=False)
+    return replace(setup, pretrained=_open_pretrained(request, setup, needed=processes.rank == 0 and is_local))
 
 
 def check_packages(config: Config) -> None:
@@ -224,11 +256,13 @@ def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
         )
 
 
-def _open_pretrained(request: TrainRequest, config: Config, corpus: Corpus) -> Pretrained | None:
+def _open_pretrained(request: TrainRequest, setup: Setup, *, needed: bool) -> Pretrained | None:
     """The bundle of ``--init``; None without, and if it is gone: a run that resumes does not need it."""
-    if request.init is None or (request.resume != "never" and not request.init.exists()):
+    # Where it is not ``needed``, checkpoints may still be fetched, or not be seen yet.
+    new = request.resume == "never" or (needed and request.resume == "auto" and not setup.checkpoints.folders())
+    if request.init is None or not (new or request.init.exists()):
         return None
-    return open_pretrained(request.init, config.model, corpus.tokenizer)
+    return open_pretrained(request.init, setup.config.model, setup.corpus.tokenizer)
 
 
 def find_resume_point(request: TrainRequest, setup: Setup) -> Resumed | None:
@@ -323,6 +357,8 @@ def check_setup(setup: Setup, world: World) -> None:
     Raises:
         UserError: A check failed on any rank; raised on all of them.
     """
+    from dstransformer.model import DTYPES, check_backend
+
     with world.collective_errors():
         check_corpus(setup, verify=world.local_rank == 0)
         check_backend(
@@ -345,6 +381,8 @@ def check_memory(setup: Setup, processes: int, available: int, *, weights: bool 
     Raises:
         ConfigError: The memory is too small.
     """
+    from dstransformer.model import parameter_count
+
     tokenizer, pairs = setup.corpus.tokenizer, setup.corpus.manifest.splits["train"].pairs
     parameters = parameter_count(setup.config.model, tokenizer.vocab_size, tokenizer.src.vocab_size) if weights else 0
     at_once, planning = plan_memory(pairs, setup.mixture, setup.config.training.window_pairs)

@@ -127,6 +127,27 @@ def test_a_checkpoint_that_cannot_be_complete_in_time_is_abandoned(toy_corpus: P
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_stopped_in_its_last_evaluation_goes_on_there(toy_corpus: Path, tmp_path: Path, ranks: int) -> None:
+    """The signal reaches the last rank only. The search is slow, so that the evaluation is under way."""
+    run, log = tmp_path / "run", tmp_path / "run" / "logs" / "rank-00000.log"
+    arguments = [*train_arguments(toy_corpus, run, 4), "validation.final_sentences=2", "validation.bleu_sentences=2"]
+    slow = ["decoding.beam_size=64", "decoding.min_tokens=800", "decoding.max_extra_tokens=800"]
+    with srun(*[[*arguments, *slow]] * ranks) as processes:
+        wait_until(lambda: log.exists() and "final evaluation of the bundle" in log.read_text(), running=processes)
+        processes[-1].send_signal(signal.SIGTERM)
+        output, errors = finish_all(processes)[0]
+    assert [process.returncode for process in processes] == [STOPPED] * ranks, errors
+    assert "evaluating the bundle on test: 2 sentences" in errors
+    assert "the run stops; the same command goes on with its last evaluations" in errors
+    assert "stopped by SIGTERM" in output
+    done = run_dst_ranks(ranks, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "test BLEU" in done.stdout
+    assert [len(losses(run)), int(latest_state(run)["step"])] == [4, 4]
+
+
+@pytest.mark.slow
 def test_sigterm_to_the_deepspeed_launcher_is_said_in_one_line_with_one_cause(toy_corpus: Path, tmp_path: Path) -> None:
     run, printed = tmp_path / "run", tmp_path / "printed"
     command = launcher(2, "--module", "dstransformer", *train_arguments(toy_corpus, run, MANY))

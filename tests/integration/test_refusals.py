@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from support.data.prep import refuses
-from support.processes.forks import REPOSITORY
+from support.processes.forks import REPOSITORY, environment
 from support.processes.launching import run_dst
 from support.services.serving import save_small_bundle
 from support.training.runs import plain_options
@@ -111,6 +113,46 @@ COMMANDS = [
     ("table3 --corpus CORPUS --out FOLDER", ["holds thesis.tex, which is not part of a table"]),
 ]  # fmt: skip
 
+#: What is refused before PyTorch, DeepSpeed or MLflow is imported: all that a command line, a configuration and a
+#: manifest can say.
+AT_ONCE = [
+    "train bsae --corpus CORPUS --run NEW",
+    "train toy --corpus CORPUS --run NEW --set model.width=3",
+    "train toy --corpus CORPUS --run NEW --set training.seed=one",
+    "train toy --corpus CORPUS --run NEW --ds zero9",
+    "train toy --corpus CORPUS --run NEW --device h100",
+    "train toy --corpus NEW --run NEW/run",
+    "train toy --corpus BUNDLE --run NEW",
+    "train toy --corpus CORPUS --run FOLDER",
+    "train toy --corpus CORPUS --run NEW --init nowhere",
+    "train toy --corpus CORPUS --run NEW --init CORPUS",
+    "train toy --corpus CORPUS --run NEW --resume nowhere",
+    "train toy --corpus CORPUS --run RUN --resume never",
+    "train bsae --corpus CORPUS --run NEW --dry-run",
+    "train bsae --corpus CORPUS --run NEW --find-batch",
+    "translate nowhere TEXT",
+    "translate FOLDER TEXT",
+    "translate CORPUS TEXT --engine ct2",
+    "translate RUN nowhere",
+    "translate RUN TEXT --beam 0",
+    "translate RUN TEXT --ensemble nowhere",
+    "translate RUN TEXT --to fr",
+    "translate RUN TEXT --sample --temperature 0",
+    "evaluate nowhere --src TEXT --ref LINE",
+    "evaluate RUN --src TEXT --ref LINE",
+    "score FILE --src TEXT --tgt TEXT",
+    "align nowhere --src TEXT --tgt TEXT",
+    "parse CORPUS TEXT",
+    "export hf nowhere NEW",
+    "export ct2 FOLDER NEW",
+    "export marian CORPUS NEW",
+    "export argos nowhere NEW.argosmodel",
+    "serve nowhere --port 0",
+    "serve PARSER --port 0",
+    "average nowhere --out NEW",
+    "checkpoints nowhere",
+]
+
 #: Overrides and options with which the plain run cannot be resumed.
 RESUMES = [
     (["--resume", "never"], ["RUN already holds a run, at step 12"]),
@@ -187,6 +229,20 @@ def test_a_command_line_is_refused(
     command: str, parts: list[str], paths: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(command.split(), parts, paths, capsys)
+
+
+def test_what_needs_no_pytorch_is_refused_before_it_is_imported(paths: dict[str, str], tmp_path: Path) -> None:
+    program = """
+import json, sys
+from dstransformer.cli import main
+for words in json.loads(sys.argv[1]):
+    print(main(words), *{"torch", "deepspeed", "mlflow"} & {*sys.modules})
+"""
+    commands = json.dumps([[with_paths(word, paths) for word in command.split()] for command in AT_ONCE])
+    run = [sys.executable, "-c", program, commands]
+    done = subprocess.run(run, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
+    printed = zip(AT_ONCE, done.stdout.splitlines(), strict=True)
+    assert [f"{command}: {text}" for command, text in printed if text != "2"] == []
 
 
 @pytest.mark.parametrize(("changes", "parts"), RESUMES)

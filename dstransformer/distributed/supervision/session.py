@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dstransformer import __version__
 from dstransformer.config import Config
@@ -22,7 +22,7 @@ from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.failure_detection import Limits
 from dstransformer.distributed.supervision.heartbeat import HeartbeatMonitor
 from dstransformer.distributed.supervision.rank_log import LOGS, RankLog, RankProcess, record_collectives, record_start
-from dstransformer.distributed.supervision.stop_signals import StopRequest, stop_if_launcher_dies
+from dstransformer.distributed.supervision.stop_signals import StopRequest, StopRequested, stop_if_launcher_dies
 from dstransformer.distributed.world import World, join_world, leave_world, peer_errors
 from dstransformer.errors import RUN_AGAIN, ConfigError, DstError, PeerError, UserError
 from dstransformer.io.files import hold_lock, storage_errors
@@ -34,8 +34,13 @@ NO_TIMEOUT = timedelta(days=30)
 
 _POLL_SECONDS = 1.0  # between two checks for a stop signal, while all ranks wait
 
+#: Seconds between two votes of processes that compute on their own.
+_VOTE_SECONDS = 0.25
+
 #: Seconds to wait for the lock of a run folder, which whoever asks for its holder takes for an instant.
 _LOCK_SECONDS = 0.5
+
+T = TypeVar("T")
 
 
 class Flags(NamedTuple):
@@ -83,6 +88,24 @@ class Session:
         if flags.stop:
             self._stop.share(self.world)
         return flags
+
+    def until_stopped(self, work: Callable[[], T]) -> T:
+        """Call a function that calls no collectives. Once a process is asked to stop, all leave theirs. Collective.
+
+        Raises:
+            StopRequested: A process was asked to stop before all had finished.
+        """
+        vote = _Vote(self.world, self._stop)
+        try:
+            with vote, self._stop.raising():
+                return work()
+        except StopRequested:
+            self._stop.share(self.world)
+            raise
+
+    def finish_updates(self) -> None:
+        """From now on a stop request ends an evaluation, not an update, as its announcement says."""
+        self._stop.updates_done = True
 
     def wait(self, seconds: float) -> bool:
         """Wait on all ranks. Returns False within a second of a stop request to any process. Collective."""
@@ -221,6 +244,48 @@ class Session:
         """Let the only process join again, in a notebook. One of several would wait for the others."""
         if self.world.world_size == 1:
             leave_world()
+
+
+class _Vote:
+    """While the main threads compute on their own, a thread of each process votes whether one was asked to stop.
+
+    The block ends on all in the same way: with :class:`StopRequested`, or without. A failure of one ends the votes, and
+    the others meet it in their next collective.
+    """
+
+    def __init__(self, world: World, stop: StopRequest) -> None:
+        self._world, self._stop = world, stop
+        self._ended, self._failed, self._is_stopped = threading.Event(), False, False
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="votes", daemon=True)
+
+    def __enter__(self) -> None:
+        if self._world.world_size > 1:
+            self._thread.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._failed = error is not None and not isinstance(error, StopRequested)
+        self._ended.set()
+        if self._world.world_size > 1:
+            self._thread.join()
+        if self._failed:
+            return
+        if self._error is not None:
+            raise self._error
+        if self._is_stopped and error is None:
+            raise StopRequested
+
+    def _run(self) -> None:
+        try:
+            busy, failed = True, False
+            while busy and not (self._is_stopped or failed):
+                self._ended.wait(_VOTE_SECONDS)
+                flags = self._stop.received is not None, not self._ended.is_set(), self._failed
+                self._is_stopped, busy, failed = self._world.any(*flags)
+            if self._is_stopped and not self._ended.is_set():
+                self._stop.interrupt_main()
+        except Exception as error:
+            self._error = error
 
 
 @contextmanager

@@ -50,6 +50,10 @@ _EXIT_SECONDS = 2.0
 _AGREEMENT_SECONDS = 5.0
 
 
+class StopRequested(BaseException):
+    """The run was asked to stop while it computed what it can do again. No handler of errors takes it for one."""
+
+
 class _Requests:
     """Tells a second request to stop from signals that belong to the first, as one thread sees them.
 
@@ -89,6 +93,7 @@ class StopRequest:
 
     Attributes:
         received: Name of the last signal received, or the cause that this process gave; None if there was none.
+        updates_done: Whether the last update and its checkpoint are complete, so that a stop loses only an evaluation.
     """
 
     def __init__(
@@ -100,6 +105,9 @@ class StopRequest:
         before_exit: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.received: str | None = None
+        self.updates_done = False
+        self._interrupts = False  # whether a request raises in the main thread
+        self._peer_stops = False  # whether the next signal is that of interrupt_main
         self._before_exit = before_exit
         self._announce = announce
         self._own_cause: tuple[str, str] | None = None
@@ -141,6 +149,22 @@ class StopRequest:
         self._own_cause = cause, event
         os.kill(os.getpid(), signal.SIGTERM)
 
+    @contextlib.contextmanager
+    def raising(self) -> Iterator[None]:
+        """In the block, which the main thread runs, a request to this process raises :class:`StopRequested` at once."""
+        self._interrupts = True
+        try:
+            if self.received is not None:
+                raise StopRequested
+            yield
+        finally:
+            self._interrupts = False
+
+    def interrupt_main(self) -> None:
+        """From another thread: end a block of :meth:`raising` because another process was asked to stop."""
+        self._peer_stops = True
+        _thread.interrupt_main(signal.SIGUSR1)  # a request that follows is not a second one
+
     def share(self, world: World) -> None:
         """Tell every process why the run stops, and count its seconds from the first signal to any. Collective.
 
@@ -163,6 +187,11 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Record a signal in the main thread, and end the process at a second request."""
+        if self._peer_stops:
+            self._peer_stops = False
+            if self._interrupts:
+                raise StopRequested
+            return
         if self._handled.is_second(number):
             if number == signal.SIGINT and self._handled.interrupts > 1:
                 signal.default_int_handler(number, frame)
@@ -173,9 +202,14 @@ class StopRequest:
         self.received, event = self._own_cause or (name, name)
         if first:
             self._announce_stop(event)
+        if self._interrupts:
+            raise StopRequested
 
     def _announce_stop(self, event: str) -> None:
         if not self._announce:
+            return
+        if self.updates_done:
+            _print(f"dst: {event}: the run stops; the same command goes on with its last evaluations\n")
             return
         limit = f", within {self._seconds:g} s" if self._seconds else ""
         condition = " if all its processes still run" if self._processes > 1 else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dstransformer.errors import UserError
 from dstransformer.io.command import CommandParser
 
 if TYPE_CHECKING:
@@ -21,24 +20,21 @@ def add_options(parser: CommandParser) -> None:
     )
 
 
-def choose_translator(options: argparse.Namespace) -> type[Translator]:
-    """The class that translates, with the option sentences with tags.
+def check_input(options: argparse.Namespace) -> None:
+    """Check the tags of FILE, before a model is loaded.
 
     Raises:
-        UserError: Another engine is asked for, which does not align.
-        DataError: The tags of a line of FILE are not well-formed.
+        DataError: Those of a line are not well-formed.
     """
-    from dstransformer.decoding import Translator
-
-    if not options.markup:
-        return Translator
-    if options.engine != "torch":
-        raise UserError(
-            f"--markup is not available with --engine {options.engine}: leave it out, or use --engine torch"
-        )
     from dstransformer.extras.markup.markup import check_markup
+
+    if options.markup and options.file not in (None, "-"):
+        check_markup(options.file)
+
+
+def choose_translator(options: argparse.Namespace) -> type[Translator]:
+    """The class that translates, with the option sentences with tags."""
+    from dstransformer.decoding import Translator
     from dstransformer.extras.markup.translator import MarkupTranslator
 
-    if options.file not in (None, "-"):
-        check_markup(options.file)
-    return MarkupTranslator
+    return MarkupTranslator if options.markup else Translator

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, add_decoding, add_lines, decode_lines, file, load_decoder
@@ -13,7 +15,10 @@ from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.extras.parsing.brackets import Tags
-    from dstransformer.extras.parsing.parser import Parser
+    from dstransformer.extras.parsing.parser import Parser, RawTextParser
+
+#: Where the parser is; importing it takes seconds.
+_PARSER = "dstransformer.extras.parsing.parser"
 
 TASK = "parsing"
 
@@ -38,12 +43,11 @@ def add_parser(commands: Commands) -> None:
 
 def _parse(options: argparse.Namespace) -> CommandResult:
     """Parse a file or standard input."""
-    from dstransformer.extras.parsing.parser import RawTextParser, given_words
 
     def load() -> Parser:
-        parser = load_decoder(options, options.bundle, RawTextParser)
+        parser: RawTextParser = load_decoder(options, options.bundle, partial(resolve_name, f"{_PARSER}:RawTextParser"))
         if options.tokenised:
-            parser.split = given_words
+            parser.split = resolve_name(f"{_PARSER}:given_words")
         return parser
 
     exit_on_sigterm()
@@ -106,7 +110,6 @@ def _parse_and_score(options: argparse.Namespace) -> CommandResult:
     """Parse the words of the gold trees, without empty elements. A parser that writes no tags is scored with theirs."""
     from dstransformer.cli.evaluate import writing_output
     from dstransformer.extras.parsing.brackets import score_trees
-    from dstransformer.extras.parsing.parser import Parser
     from dstransformer.extras.parsing.trees import find_tree_files, normalise, parse_tree, read_trees
     from dstransformer.io.progress import reporting
     from dstransformer.model import open_bundle
@@ -117,7 +120,7 @@ def _parse_and_score(options: argparse.Namespace) -> CommandResult:
         bundle = open_bundle(options.bundle[0])
         if not bundle.form.model:
             raise DataError(f"{bundle.path} is a translation model: score it with --task translation")
-        parser = load_decoder(options, bundle, Parser)
+        parser: Parser = load_decoder(options, bundle, partial(resolve_name, f"{_PARSER}:Parser"))
         has_tags = parser.trees.tags == "keep"
         if not has_tags and options.tags not in (None, "gold"):
             raise UserError(f"--tags {options.tags}: {bundle.path} writes no tags; leave it out, or give --tags gold")

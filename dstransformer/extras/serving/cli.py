@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from dstransformer.extras.serving.model import Model
 
 
+_ADVICE = "only translation models can be served; use `dst parse`"
+
+
 def add_parser(commands: Commands) -> None:
     """Add the parser of ``dst serve``."""
     parser = commands.add_parser(
@@ -77,9 +80,11 @@ def run(options: argparse.Namespace) -> CommandResult:
     """
     from dstransformer.extras.serving.limits import check_limits
     from dstransformer.extras.serving.model_process import ModelProcess
+    from dstransformer.model import open_bundle
 
     exit_on_sigterm()
-    uses_ct2(options)  # refuses what is wrong before a process starts
+    if not uses_ct2(options):  # refuses what is wrong before a process starts
+        open_bundle(options.bundle).check_translates(_ADVICE)
     limits = check_limits(
         batch_delay=None if options.max_batch_delay is None else options.max_batch_delay / 1000,
         queue=options.queue,
@@ -116,7 +121,7 @@ def _load(options: argparse.Namespace) -> Model:
         ConfigError: An option is out of bounds, or the device does not exist.
         DstError: There is not enough memory.
     """
-    from dstransformer.decoding import Translator
+    from dstransformer.decoding.commands import import_translator
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.exchange.ct2_engine import open_exported
     from dstransformer.extras.serving.loaded_model import LoadedModel
@@ -124,11 +129,11 @@ def _load(options: argparse.Namespace) -> Model:
 
     served = open_exported(options.bundle)
     if isinstance(served, Bundle):
-        served.check_translates("only translation models can be served; use `dst parse`")
+        served.check_translates(_ADVICE)
     options.max_input_tokens, options.long = 0, "cut"  # nothing is cut: the server refuses longer inputs
     with memory_errors("load the model", "free some, or choose another --device"):
         if isinstance(served, Bundle) and not uses_ct2(options):
-            translator = load_decoder(options, served, Translator, keep_nan=True)
+            translator = load_decoder(options, served, import_translator, keep_nan=True)
         else:
             translator = load_ct2(options, served)
     model = LoadedModel(served, translator)

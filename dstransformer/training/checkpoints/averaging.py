@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from dstransformer.errors import DataError
 from dstransformer.io.files import replace_folder
@@ -21,6 +18,9 @@ from dstransformer.training.checkpoints.checkpoint_folder import (
     select_newest,
 )
 from dstransformer.training.checkpoints.format import Checkpoint
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FULL_ADVICE = "make room, or choose another folder, then give the same command again"
 
@@ -192,4 +192,4 @@ def average_weights(bundles: Sequence[Bundle]) -> dict[str, Tensor]:
             )
         for name, weight in weights.items():
             sums[name] = sums[name].add_(weight) if name in sums else weight.double()
-    return {name: (total / len(bundles)).to(torch.float32) for name, total in sums.items()}
+    return {name: (total / len(bundles)).float() for name, total in sums.items()}

@@ -58,19 +58,20 @@ class CheckpointFolder:
                 logger.warning("%s; the checkpoint is skipped and not deleted", error)
         return readable
 
-    def find(self, resume: str) -> Checkpoint | None:
+    def find(self, resume: str, *, verify: bool = True) -> Checkpoint | None:
         """Find and fully verify the checkpoint to resume from; None for a new run.
 
         Args:
             resume: ``auto``: the latest valid one, if any. ``never``: none, and there must be none. Otherwise the path
                 of one, which may be of another run if this one has none.
+            verify: Whether to compare its files with their hashes, which takes long; without it ``auto`` finds none.
 
         Raises:
             ConfigError: There are checkpoints, and ``resume`` is ``never`` or names one of another run.
             DataError: The named checkpoint, or all, are damaged.
         """
         if resume == "auto":
-            return self.latest_valid()
+            return self.latest_valid() if verify else None
         if resume == "never":
             if (latest := self.latest()) is not None:
                 raise ConfigError(
@@ -79,7 +80,7 @@ class CheckpointFolder:
                 )
             return None
         try:
-            checkpoint = open_checkpoint(Path(resume).resolve())
+            checkpoint = (open_checkpoint if verify else read_checkpoint)(Path(resume).resolve())
         except DataError as error:
             raise DataError(
                 f"--resume {shown(resume, quote=False, limit=200)}: {error}; name another, such as "

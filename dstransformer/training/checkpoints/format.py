@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from torch import Tensor
 
 from dstransformer.config import Precision, precision_of, zero_stage
 from dstransformer.data import Manifest
@@ -20,7 +19,11 @@ from dstransformer.evaluation import Score
 from dstransformer.io.files import read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.training.checkpoints.integrity import MANIFEST, OWN_HASH, check_manifest, hash_manifest, verify_files
-from dstransformer.training.checkpoints.shards import Shard
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dstransformer.training.checkpoints.shards import Shard
 
 #: A later version reads every one before it.
 FORMAT_VERSION = 1

@@ -80,7 +80,7 @@ class StoppingTranslator(Translator):
 def interrupt(text: str, out: Path, bundle: Path) -> int:
     with pytest.raises(KeyboardInterrupt):
         parts.translate_in_parts(
-            text, str(out), lambda: load_translator(bundle, StoppingTranslator), Request(), Processes(0, 0, 1)
+            text, str(out), lambda: load_translator(bundle, lambda: StoppingTranslator), Request(), Processes(0, 0, 1)
         )
     assert not out.exists()
     return len(list(Path(f"{out}.parts").glob("part-*")))
@@ -137,7 +137,7 @@ def test_changed_prefixes_are_refused(text: str, tmp_path: Path, bundle: Path, t
 
     def go_on(kind: type[Translator]) -> None:
         parts.translate_in_parts(
-            text, str(out), lambda: load_translator(bundle, kind), request, Processes(0, 0, 1), overwrite=True
+            text, str(out), lambda: load_translator(bundle, lambda: kind), request, Processes(0, 0, 1), overwrite=True
         )
 
     with pytest.raises(KeyboardInterrupt):

@@ -214,7 +214,7 @@ def test_weights_that_are_deleted_while_they_are_opened_are_unreadable(
         path.unlink()
         torch.UntypedStorage.from_file(str(path), False, 1)
 
-    monkeypatch.setattr("dstransformer.model.bundle.load_file", deleted)
+    monkeypatch.setattr("safetensors.torch.load_file", deleted)
     with pytest.raises(UnreadableError, match=r"cannot read .*model\.safetensors: unable to open file"):
         opened.load_weights()
 

@@ -27,6 +27,7 @@ from dstransformer.tracking import (
     ConsoleProgress,
     CostTotal,
     EvaluationDone,
+    EvaluationProgress,
     Event,
     FanOut,
     Message,
@@ -218,6 +219,24 @@ def test_the_first_line_comes_before_the_first_record(monkeypatch: pytest.Monkey
         clock += 4.0
         progress.emit(UpdateDone(step, 1200))
     assert text.getvalue() == "update 3/200 (1.5%)  300 tokens/s  elapsed 0:00:12  ETA 0:13:08\n"
+
+
+def test_an_evaluation_shows_its_progress_and_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, screen, clock = io.StringIO(), io.StringIO(), 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    both = FanOut([
+        ConsoleProgress(200, Console(file=text, width=40)),
+        drawn := ConsoleProgress(200, Console(file=screen, force_terminal=True, width=80)),
+    ])  # fmt: skip
+    both.emit(make_start())
+    for done in (0, 250, 1000):
+        both.emit(EvaluationProgress("the average on validation", done, 3000))
+        clock += 8.0
+    line = "evaluating the average on validation  1,000/3,000 sentences  ETA 0:00:32"
+    assert text.getvalue().splitlines() == [line]
+    assert str(drawn._draw()) == line
+    both.emit(BundleSaved(Path("bundle"), 200, {}))
+    assert "evaluating" not in str(drawn._draw())
 
 
 def test_a_record_that_comes_soon_is_the_first_line() -> None:

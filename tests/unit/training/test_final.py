@@ -168,12 +168,14 @@ def comparison(retry: RetryPolicy) -> _Comparison:
     evaluation = SimpleNamespace(main=SimpleNamespace(value=20.0), paper_bleu=None)
     trainer: Any = SimpleNamespace(
         session=SimpleNamespace(
-            world=SimpleNamespace(collective_errors=nullcontext), should_stop=lambda: False, enter=lambda _: None
+            world=SimpleNamespace(collective_errors=nullcontext),
+            should_stop=lambda: False,
+            enter=lambda _: None,
+            until_stopped=lambda work: work(),
         ),
         corpus=SimpleNamespace(split=lambda name: name, splits=["validation"], manifest=SimpleNamespace(tgt_lang="fr")),
-        validator=SimpleNamespace(
-            score_name=lambda *_: "bleu", signature=lambda _: "", load=dict, evaluate=lambda *_: evaluation
-        ),
+        validator=SimpleNamespace(score_name=lambda *_: "bleu", signature=lambda _: "", load=dict),
+        evaluate=lambda *_: evaluation,
         config=config(warmup=1),
         evaluation=None,
     )
