@@ -44,7 +44,7 @@ REFERENCES = {
 def test_a_perfect_system_scores_100_in_every_language(tmp_path: Path, vocabulary: str) -> None:
     """Two thirds of the references have characters that are new to the model."""
     corpus = build_corpus(tmp_path, list(REFERENCES.values()), vocabulary)
-    assert corpus.manifest.warnings == ()
+    assert not any("cannot write" in warning for warning in corpus.manifest.warnings)
     assert corpus.tokenizer.is_joint == (vocabulary == "--joint")
     held_out = corpus.split("validation")
     assert held_out.tgt_texts() == list(REFERENCES.values())
@@ -62,7 +62,7 @@ def test_a_perfect_system_scores_100_in_every_language(tmp_path: Path, vocabular
     ("gro\u0308ße ậ", [], "such as 'gro\u0308ße ậ' as 'größe ậ': write the references in Unicode form NFC"),
 ])  # fmt: skip
 def test_what_a_model_cannot_write_is_said(tmp_path: Path, reference: str, options: list[str], message: str) -> None:
-    (warning,) = build_corpus(tmp_path, [reference, "a\u00a0b\u200b ", "c"], *options).manifest.warnings
+    *_, warning = build_corpus(tmp_path, [reference, "a\u00a0b\u200b ", "c"], *options).manifest.warnings
     assert warning.startswith("a model cannot write 33.3% of the target sentences of validation as they are, ")
     assert message in warning
 

@@ -34,9 +34,6 @@ NO_TIMEOUT = timedelta(days=30)
 
 _POLL_SECONDS = 1.0  # between two checks for a stop signal, while all ranks wait
 
-#: Seconds between two votes of processes that compute on their own.
-_VOTE_SECONDS = 0.25
-
 #: Seconds to wait for the lock of a run folder, which whoever asks for its holder takes for an instant.
 _LOCK_SECONDS = 0.5
 
@@ -90,18 +87,24 @@ class Session:
         return flags
 
     def until_stopped(self, work: Callable[[], T]) -> T:
-        """Call a function that calls no collectives. Once a process is asked to stop, all leave theirs. Collective.
+        """Call a function without collectives, which a request to this process ends at once. Collective.
+
+        A signal to one process alone lets the others finish their calls first.
 
         Raises:
-            StopRequested: A process was asked to stop before all had finished.
+            StopRequested: A process was asked to stop.
         """
-        vote = _Vote(self.world, self._stop)
         try:
-            with vote, self._stop.raising():
-                return work()
+            with self._stop.raising():
+                result = work()
         except StopRequested:
-            self._stop.share(self.world)
-            raise
+            self.world.any(True)
+        else:
+            (stopped,) = self.world.any(False)
+            if not stopped:
+                return result
+        self._stop.share(self.world)
+        raise StopRequested
 
     def finish_updates(self) -> None:
         """From now on a stop request ends an evaluation, not an update, as its announcement says."""
@@ -244,48 +247,6 @@ class Session:
         """Let the only process join again, in a notebook. One of several would wait for the others."""
         if self.world.world_size == 1:
             leave_world()
-
-
-class _Vote:
-    """While the main threads compute on their own, a thread of each process votes whether one was asked to stop.
-
-    The block ends on all in the same way: with :class:`StopRequested`, or without. A failure of one ends the votes, and
-    the others meet it in their next collective.
-    """
-
-    def __init__(self, world: World, stop: StopRequest) -> None:
-        self._world, self._stop = world, stop
-        self._ended, self._failed, self._is_stopped = threading.Event(), False, False
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="votes", daemon=True)
-
-    def __enter__(self) -> None:
-        if self._world.world_size > 1:
-            self._thread.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._failed = error is not None and not isinstance(error, StopRequested)
-        self._ended.set()
-        if self._world.world_size > 1:
-            self._thread.join()
-        if self._failed:
-            return
-        if self._error is not None:
-            raise self._error
-        if self._is_stopped and error is None:
-            raise StopRequested
-
-    def _run(self) -> None:
-        try:
-            busy, failed = True, False
-            while busy and not (self._is_stopped or failed):
-                self._ended.wait(_VOTE_SECONDS)
-                flags = self._stop.received is not None, not self._ended.is_set(), self._failed
-                self._is_stopped, busy, failed = self._world.any(*flags)
-            if self._is_stopped and not self._ended.is_set():
-                self._stop.interrupt_main()
-        except Exception as error:
-            self._error = error
 
 
 @contextmanager

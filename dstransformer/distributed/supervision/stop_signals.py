@@ -107,7 +107,6 @@ class StopRequest:
         self.received: str | None = None
         self.updates_done = False
         self._interrupts = False  # whether a request raises in the main thread
-        self._peer_stops = False  # whether the next signal is that of interrupt_main
         self._before_exit = before_exit
         self._announce = announce
         self._own_cause: tuple[str, str] | None = None
@@ -160,11 +159,6 @@ class StopRequest:
         finally:
             self._interrupts = False
 
-    def interrupt_main(self) -> None:
-        """From another thread: end a block of :meth:`raising` because another process was asked to stop."""
-        self._peer_stops = True
-        _thread.interrupt_main(signal.SIGUSR1)  # a request that follows is not a second one
-
     def share(self, world: World) -> None:
         """Tell every process why the run stops, and count its seconds from the first signal to any. Collective.
 
@@ -187,11 +181,6 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Record a signal in the main thread, and end the process at a second request."""
-        if self._peer_stops:
-            self._peer_stops = False
-            if self._interrupts:
-                raise StopRequested
-            return
         if self._handled.is_second(number):
             if number == signal.SIGINT and self._handled.interrupts > 1:
                 signal.default_int_handler(number, frame)
