@@ -388,7 +388,7 @@ def encode_pairs(
     Args:
         table: Pairs.
         tokenizer: The tokenizer.
-        max_tokens: Drop pairs with more tokens on either side; None keeps every pair.
+        max_tokens: Drop pairs with more tokens on either side, or none; None keeps every pair.
         text: How sentences are written.
         aligned: Encodes the alignments of training pairs; None leaves them out.
         examples: Takes the first pairs that are dropped.
@@ -412,8 +412,11 @@ def encode_pairs(
         ]
         links = aligned.encode(table["alignment"].to_pylist(), (sentences, texts), (src, tgt), skipped)
         encoded = encoded.append_column("alignment", links)
-    longer = pc.max_element_wise(pc.list_value_length(src), pc.list_value_length(tgt))
-    keep = pc.less_equal(longer, max_tokens)
+    lengths = pc.list_value_length(src), pc.list_value_length(tgt)
+    # A given tokenizer can leave nothing of a text.
+    keep = pc.and_(
+        pc.less_equal(pc.max_element_wise(*lengths), max_tokens), pc.greater(pc.min_element_wise(*lengths), 0)
+    )
     if examples is not None:
         add_examples(examples, table, np.asarray(pc.invert(keep)))
     return encoded.filter(keep)
