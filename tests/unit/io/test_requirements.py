@@ -60,14 +60,13 @@ def test_the_versions_are_those_of_the_metadata() -> None:
     assert {"python", "torch", "deepspeed", "mlflow"} <= set(supported_versions())
 
 
-def test_the_extra_all_holds_every_extra_but_distill_and_mtdata() -> None:
+def test_the_extra_all_holds_every_extra_but_distill() -> None:
     names: dict[str, set[str]] = {}
     for text in requires("dstransformer") or ():
         if extra := re.search(r"""extra == ["'](\w+)""", text):
             names.setdefault(extra[1], set()).add(Requirement(text).name)
     everything = names.pop("all")
-    for apart in ("distill", "mtdata"):
-        names.pop(apart, None)
+    del names["distill"]
     assert set().union(*names.values()) == everything
 
 
