@@ -14,9 +14,8 @@ from pydantic import ValidationInfo
 
 from dstransformer.errors import shown, without_secrets
 
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://|opus:|mtdata:")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://|opus:")
 _OPUS = re.compile(r"opus:[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-_MTDATA = re.compile(r"mtdata:[\w.]+(-[\w.]+){4}")
 _LANGUAGE = re.compile(r"([A-Za-z]{2,8}|[Xx](?=[-_]))([-_][A-Za-z0-9]{1,8})*")
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _TAG = re.compile(r"<[A-Za-z0-9][A-Za-z0-9_-]{0,38}>|>>[A-Za-z0-9][A-Za-z0-9_-]{0,36}<<")
@@ -149,11 +148,6 @@ def to_text(name: Any) -> Any:
         raise ValueError(f"{name[:60]!r} is a file of this machine: leave out file://")
     if name.startswith("opus:") and not _OPUS.fullmatch(name):
         raise ValueError(f"{shown(name)} is not a corpus of OPUS with its version, such as opus:Books/v1")
-    if name.startswith("mtdata:") and not _MTDATA.fullmatch(name):
-        raise ValueError(
-            f"{shown(name)} is not a data set of mtdata in two languages, such as "
-            "mtdata:Statmt-news_commentary-18.1-deu-eng"
-        )
     if not name.isprintable():
         raise ValueError(f"{shown(name)} is not an address: it has characters that no address has")
     return Address(name)

@@ -226,9 +226,7 @@ class FilesOptions(TextOptions):
     test_src: Texts | None = Field(None, description="source side of the test text")
     test_tgt: Texts | None = Field(None, description="target side of the test text")
     train: Texts | None = Field(
-        None,
-        description="both sides of the training text; a corpus by name: opus:Books/v1, or as mtdata names it, "
-        "mtdata:Statmt-news_commentary-18.1-deu-eng",
+        None, description="both sides of the training text; a corpus of OPUS by name: opus:Books/v1"
     )
     valid: Texts | None = Field(None, description="both sides of the validation text")
     test: Texts | None = Field(None, description="both sides of the test text")

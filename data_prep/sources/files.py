@@ -141,11 +141,13 @@ class _SplitFiles:
 
         Raises:
             UserError: Both are the same file.
-            DataError: An ending is wrong.
+            DataError: An ending is wrong, or a file is missing.
         """
         for text in texts:
             check_no_archive(text)
         if len(texts) == 1 and texts[0].ending not in _READERS:
+            if not texts[0].path.exists():
+                raise DataError(f"cannot read {texts[0]}: No such file or directory")
             endings = f"{', '.join(list(_READERS)[:-1])} or {list(_READERS)[-1]}"
             raise DataError(f"{texts[0]}: {texts[0].ending or 'no ending'} is not {endings}; rename or convert it")
         if len(texts) == 2:
@@ -281,11 +283,9 @@ def _read_tsv(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
     first = 1
     for lines in _read_lines(text):
         rows = [line.split("\t") for line in lines]
-        if text.columns:
-            rows = [[cell for column in text.columns for cell in row[column : column + 1]] for row in rows]
         for number, row in enumerate(rows, first):
             if len(row) != 2:
-                found = "too few columns" if text.columns else f"{len(row)} columns" if len(row) > 1 else "no tab"
+                found = f"{len(row)} columns" if len(row) > 1 else "no tab"
                 advice = ": leave out the others, for example with `cut -f 1,2`" if len(row) > 1 else ""
                 raise DataError(f"{text}, line {number}: {found}, wanted source, tab, target{advice}")
         if first == 1:

@@ -39,7 +39,7 @@ class Finder:
             DataError: A pattern fits no file, or the sides have different numbers of files.
         """
         if len(sides) == 1:
-            return [texts for name in sides[0] for texts in self._both(name, languages)]
+            return [(text,) for name in sides[0] for text in self._texts(name, languages)]
         found = [self.texts(side) for side in sides]
         if len({len(texts) for texts in found}) > 1:
             counts = " and ".join(
@@ -54,19 +54,10 @@ class Finder:
         """The texts of one language that names, patterns such as ``part-*.en.gz`` and addresses stand for.
 
         Raises:
-            UserError: A corpus of two languages is not wanted here.
+            UserError: A corpus of OPUS is not wanted here.
             DataError: A pattern fits no file, or a file cannot be downloaded.
         """
         return [text for name in names for text in self._texts(name, None)]
-
-    def _both(self, name: Path | Address, languages: tuple[str, str]) -> list[tuple[Text, ...]]:
-        """The texts with both languages that a name stands for, or pairs of texts."""
-        if not (isinstance(name, Address) and name.url.startswith("mtdata:")):
-            return [(text,) for text in self._texts(name, languages)]
-        from data_prep.sources.mtdata_index import fetch_mtdata
-        from data_prep.sources.remote import default_cache
-
-        return fetch_mtdata(name, languages, self._cache or default_cache(), self._progress, offline=self._offline)
 
     def _texts(self, name: Path | Address, languages: tuple[str, str] | None) -> list[Text]:
         if isinstance(name, Path):

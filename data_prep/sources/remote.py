@@ -49,9 +49,9 @@ def named_file(name: Address, languages: tuple[str, str] | None) -> Address:
     """The address of the Moses archive that ``opus:CORPUS/VERSION`` stands for. Other addresses stay what they are.
 
     Raises:
-        UserError: One language is wanted, and a corpus with a name has two; or ``DST_OPUS`` is not an address.
+        UserError: One language is wanted, and an archive of OPUS has two; or ``DST_OPUS`` is not an address.
     """
-    if not name.url.startswith(("opus:", "mtdata:")):
+    if not name.url.startswith("opus:"):
         return name
     if languages is None:
         raise UserError(f"{name} holds both sides: give it as --train, --valid or --test of --source files")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import tarfile
 import zipfile
@@ -53,16 +52,12 @@ class Text:
         member: Its name in the archive; empty if the file is the text.
         name: Its name in messages.
         label: Its name in the manifest.
-        kind: The ending that says how to read it, where its name has another.
-        columns: Those of source and target, from 0, where a ``.tsv`` may have others too.
     """
 
     path: Path
     member: str
     name: str
     label: str
-    kind: str = ""
-    columns: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -75,7 +70,7 @@ class Text:
     @property
     def ending(self) -> str:
         """The last ending of its name in lower case, without that of a compression."""
-        return self.kind or Path(without_ending((self.member or self.path.name).lower())).suffix
+        return Path(without_ending((self.member or self.path.name).lower())).suffix
 
 
 def local_text(path: Path) -> Text:
@@ -121,46 +116,16 @@ def opened(text: Text) -> Iterator[BufferedReader]:
     Raises:
         DataError: The file cannot be read, is not an archive, or has no such member. Reading may raise it too.
     """
-    with _reported(text), text.path.open("rb") as file:
-        if not text.member:
-            yield file
-        elif file.peek(4).startswith(_ZIP_MAGIC):
-            with _in_zip(file, text) as content:
-                yield content
-        else:
-            with _in_tar(file, text) as content:
-                yield content
-
-
-def find_member(text: Text) -> str:
-    """The one member of an archive that fits the pattern which the text has as its member, as mtdata matches them.
-
-    Raises:
-        DataError: The file is not an archive, or another number of its members fit.
-    """
-    with _reported(text), text.path.open("rb") as file:
-        if file.peek(4).startswith(_ZIP_MAGIC):
-            with zipfile.ZipFile(file) as archive:
-                found = fnmatch.filter(archive.namelist(), text.member)
-        else:
-            folders = text.member.count("/")  # a * is for one folder
-            with tarfile.open(fileobj=decompressed(file), mode="r|", tarinfo=_Entry) as tar:
-                found = []
-                for entry in tar:
-                    name = entry.name.removeprefix("./")
-                    if entry.isfile() and name.count("/") == folders and fnmatch.fnmatchcase(name, text.member):
-                        found = [*found[:1], name]
-                    cast(Any, tar).members = []  # which would grow with the archive
-    if len(found) != 1:
-        raise DataError(f"{text.archive} has {'several members' if found else 'no member'} such as {text.member}")
-    return found[0]
-
-
-@contextmanager
-def _reported(text: Text) -> Iterator[None]:
-    """Turn errors of reading a file, of an archive also those of damage, into a ``DataError`` of one line."""
     try:
-        yield
+        with text.path.open("rb") as file:
+            if not text.member:
+                yield file
+            elif file.peek(4).startswith(_ZIP_MAGIC):
+                with _in_zip(file, text) as content:
+                    yield content
+            else:
+                with _in_tar(file, text) as content:
+                    yield content
     except _DAMAGE as error:
         if not text.member:
             raise

@@ -10,8 +10,6 @@ from dstransformer.errors import UserError, counted
 from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dstransformer.model import Bundle
 
 
@@ -48,24 +46,6 @@ def add_parser(commands: Commands) -> None:
     )
     _add_bundle(marian, "")
     marian.set_defaults(handler=run, load=_import_marian)
-    eole = formats.add_parser(
-        "eole",
-        help="a Transformer of eole, the successor of OpenNMT-py",
-        examples=("dst import eole model-folder --src-lang en --tgt-lang de --out models/eole",),
-    )
-    eole.add_argument(
-        "folder", metavar="FOLDER", type=folder, help="folder with config.json, model.00.safetensors and vocab.json"
-    )
-    eole.add_argument(
-        "--sentencepiece",
-        nargs="+",
-        default=[],
-        type=folder,
-        metavar="SPM",
-        help="SentencePiece model of both sides, or those of the source and of the target (those that it names)",
-    )
-    _add_bundle(eole, "")
-    eole.set_defaults(handler=run, load=_import_eole)
 
 
 def _add_bundle(parser: CommandParser, default: str) -> None:
@@ -96,38 +76,22 @@ def _import_hf(options: argparse.Namespace, **details: Any) -> str:
     from dstransformer.exchange.hf_import import import_hf
 
     imported = import_hf(options.folder, options.out, **details)
-    return _describe(imported.bundle) + _describe_absent(imported.absent, "their text is divided into others")
+    text = _describe(imported.bundle)
+    if imported.absent:
+        text += (
+            f"\n{counted(len(imported.absent), 'piece')} of its SentencePiece models are not in its vocabulary "
+            f"({', '.join(map(repr, imported.absent[:3]))}): their text is divided into others"
+        )
+    return text
 
 
 def _import_marian(options: argparse.Namespace, **details: Any) -> str:
-    vocabularies = _of_both_sides(options.vocabs, "--vocabs")
+    if len(options.vocabs) > 2:
+        raise UserError(f"--vocabs names {len(options.vocabs)} files: name one for both sides, or one for each")
     from dstransformer.exchange.marian_import import import_marian
 
+    vocabularies = options.vocabs * (3 - len(options.vocabs))
     return _describe(import_marian(options.model, vocabularies, options.out, **details))
-
-
-def _import_eole(options: argparse.Namespace, **details: Any) -> str:
-    models = _of_both_sides(options.sentencepiece, "--sentencepiece")
-    from dstransformer.exchange.eole import import_eole
-
-    imported = import_eole(options.folder, options.out, sentencepiece=models, **details)
-    return _describe(imported.bundle) + _describe_absent(imported.absent, "they are unknown, as in eole")
-
-
-def _of_both_sides(files: list[Path], option: str) -> list[Path]:
-    """A file for each side, from one for both, one for each, or none."""
-    if len(files) > 2:
-        raise UserError(f"{option} names {len(files)} files: name one for both sides, or one for each")
-    return files * 2 if len(files) == 1 else files
-
-
-def _describe_absent(absent: list[str], what: str) -> str:
-    if not absent:
-        return ""
-    return (
-        f"\n{counted(len(absent), 'piece')} of its SentencePiece models are not in its vocabulary "
-        f"({', '.join(map(repr, absent[:3]))}): {what}"
-    )
 
 
 def _describe(bundle: Bundle) -> str:

@@ -9,7 +9,6 @@ import json
 import lzma
 import shutil
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +22,6 @@ import torch
 import zstandard
 from safetensors.torch import load_file
 from support.faults.fuzzing import Target, fuzz, inputs_for_each
-from support.models.eole_models import EOLE, eole_folder
-from support.models.random_bundle import random_bundle
 from support.services.serving import save_small_bundle
 
 from data_prep.cli.page import render_report
@@ -43,7 +40,6 @@ from dstransformer.decoding.parts import _read_job
 from dstransformer.evaluation.published_sets import published_test_set
 from dstransformer.exchange.ct2 import write_ct2
 from dstransformer.exchange.ct2_engine import open_ct2
-from dstransformer.exchange.eole import import_eole
 from dstransformer.extras.paper.table2 import format_table, read_run
 from dstransformer.extras.paper.table3_report import Table, read_table
 from dstransformer.extras.parsing.linearise import Linearisation
@@ -309,15 +305,6 @@ def make_ct2(folder: Path) -> None:
     write_ct2(bundle, bundle.load_weights(), folder / "model", "float32")
 
 
-def make_eole(folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as work:
-        eole_folder(random_bundle(Path(work) / "bundle", **EOLE), folder / "eole")
-
-
-def read_eole(folder: Path) -> None:
-    import_eole(folder / "eole", folder / "bundle", overwrite=True)
-
-
 HYPOTHESIS = {"line": 1, "source": "a", "text": "b", "log_probability": -1.5, "tokens": 2, "reverse_log_probability": 0}
 RESULT = {"format_version": 1, "checkpoint": "step-1", "weights_sha256": "0", "test_set": {"digest": "1"}}
 PRESET = "extends: base\nmodel: {num_layers: 2, dropout: 0.2}\nbatch:\n  src_tokens: 50\n"
@@ -368,7 +355,6 @@ TARGETS = [
     # CTranslate2 itself reads model.bin.
     Target("ct2", make_ct2, lambda folder: open_ct2(folder / "model", threads=1).describe(),
            ("*/dstransformer.json", "*/tokenizer.model"), hashes=True),
-    Target("eole", make_eole, read_eole),
 ]  # fmt: skip
 
 

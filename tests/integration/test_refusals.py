@@ -89,7 +89,7 @@ COMMANDS = [
     ("evaluate BUNDLE --src FILE --ref LINE --langpair english-de", ["'english' is not a", "did you mean en?"]),
     ("evaluate --ref LINE --systems LINE --langpair en-xx", ["'xx' is not a language code: write a code such as en,"]),
     *((f"import {command} --src-lang jp --out NEW", ["--src-lang: 'jp' is not a", "--any-language", "you mean ja?"])
-      for command in ("hf FOLDER", "marian FILE --vocabs FILE", "eole FOLDER")),
+      for command in ("hf FOLDER", "marian FILE --vocabs FILE")),
     ("import hf FOLDER --tgt-lang german --any-language --out NEW", ["FOLDER"]),
     ("evaluate RUN --src TEXT --ref BLANK", ["all 2 references of BLANK are empty: check which files were named"]),
     ("evaluate --ref BLANK --systems TEXT", ["all 2 references of BLANK are empty"]),

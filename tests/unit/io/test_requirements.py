@@ -66,15 +66,14 @@ def test_the_versions_are_those_of_the_metadata() -> None:
     assert {"python", "torch", "deepspeed", "mlflow"} <= set(supported_versions())
 
 
-def test_train_prepares_wmt14_and_all_holds_every_extra_but_distill_and_mtdata() -> None:
+def test_train_prepares_wmt14_and_all_holds_every_extra_but_distill() -> None:
     names: dict[str, set[str]] = {}
     for text in requires("dstransformer") or ():
         if extra := re.search(r"""extra == ["'](\w+)""", text):
             names.setdefault(extra[1], set()).add(Requirement(text).name)
     assert names["hub"] < names["train"]
     everything = names.pop("all")
-    for apart in ("distill", "mtdata"):
-        names.pop(apart, None)
+    del names["distill"]
     assert set().union(*names.values()) == everything
 
 

@@ -194,6 +194,8 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=message):
             read(src=path, tgt=there)
+    with pytest.raises(DataError, match=r"cannot read mtdata:X-news-18\.1-deu-eng: No such file"):
+        read(train=Path("mtdata:X-news-18.1-deu-eng"))
 
 
 def test_invalid_combinations_of_options_are_refused(tmp_path: Path) -> None:
