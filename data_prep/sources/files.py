@@ -55,7 +55,7 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
             streams.append(partial(read_unchanged, partial(_read, texts, options.src_lang, options.tgt_lang), stats))
             files += [", ".join(text.label for text in texts)] if name == "train" else []
         if streams:
-            splits[name] = partial(_chain, streams, numbered=name == "train" and len(files) > 1)
+            splits[name] = partial(_chain, streams)
     for names, column in (
         (options.scores, partial(_read_low, options.min_score or 0.0)),
         (options.alignments, _read_links),
@@ -179,12 +179,11 @@ def swapped_sides(options: FilesOptions) -> str | None:
     return None
 
 
-def _chain(streams: list[Stream], *, numbered: bool) -> Iterator[pa.Table]:
-    """The tables of streams, each ``numbered`` with a column ``file`` if that is wanted."""
+def _chain(streams: list[Stream]) -> Iterator[pa.Table]:
+    """The tables of streams, with the number of their stream as the column ``file``."""
     for number, stream in enumerate(streams):
         for table in stream():
-            numbers = pa.array([number] * table.num_rows, pa.uint32())
-            yield table.append_column("file", numbers) if numbered else table
+            yield table.append_column("file", pa.array([number] * table.num_rows, pa.uint32()))
 
 
 def _read_low(min_score: float, stream: Stream, scores: Sequence[Text]) -> Iterator[pa.Table]:

@@ -24,7 +24,7 @@ from data_prep.stages.read import Read, ReadReport, text_format
 from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words, normalise
 from data_prep.stages.vocab import Vocab, load_tokenizer, open_tokenizer
 from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
-from data_prep.store.pairs import Chunk, add_examples, cut_pairs, iter_chunk, iter_pairs, merge_examples, shortened
+from data_prep.store.pairs import Chunk, add_examples, cut_pairs, iter_chunk, iter_pairs, merge_examples
 from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers import Workers, run_tasks
 from dstransformer.data import (
@@ -47,9 +47,6 @@ from dstransformer.io.progress import Progress
 
 # Maximum share of unknown tokens without a warning.
 _MAX_UNKNOWN = 0.01
-
-#: Characters that the example of a warning shows before the place that matters.
-_CONTEXT = 20
 
 #: The token ids in the folder of a chunk.
 _IDS = "ids.arrow"
@@ -302,9 +299,16 @@ class Encoder:
         outputs = map(_plain, tokenizer.decode(tokenizer.encode([normalise(text, form) for text in references])))
         changed = [(text, output) for text, output in zip(references, outputs, strict=True) if text != output]
         if changed:
+            reference, output = min(changed, key=lambda pair: len(pair[0]))
+            is_composed = normalise(reference, "nfc") == normalise(output, "nfc")
+            advice = (
+                "write the references in Unicode form NFC"
+                if is_composed
+                else "leave out --normalise-target, or take another tokenizer"
+            )
             self.progress.note(
                 f"warning: a model cannot write {len(changed) / len(references):.1%} of the target sentences of "
-                f"{path.stem} as they are, such as {_describe_difference(*changed[0])}"
+                f"{path.stem} as they are, such as {reference!r} as {output!r}: {advice}"
             )
 
     def _encode(
@@ -333,15 +337,6 @@ class Encoder:
 
 def _plain(text: str) -> str:
     return " ".join(plain_spaces(text).split())
-
-
-def _describe_difference(reference: str, output: str) -> str:
-    """A reference and what a model can write, from shortly before the place where they differ; and what to do."""
-    begin = max(next(n for n in range(len(reference) + 1) if reference[: n + 1] != output[: n + 1]) - _CONTEXT, 0)
-    example = " as ".join(repr(shortened(text[begin:], 3 * _CONTEXT)) for text in (reference, output))
-    if normalise(reference, "nfc") == normalise(output, "nfc"):
-        return f"{example}: write the references in Unicode form NFC"
-    return f"{example}: leave out --normalise-target, or take another tokenizer"
 
 
 def _encoded_chunk(root: Path, chunk: Chunk) -> Path:

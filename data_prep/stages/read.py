@@ -102,10 +102,8 @@ class Read(StoredStage[ReadReport]):
             for number, size in sizes:
                 part, begin, end = self.parts[number], end, end + size
                 name = part.name if split == "train" else f"the {split} set of {part.name}"
-                rows = np.arange(begin, end)
-                if split == "train":
-                    rows = np.unique(np.linspace(begin, end - 1, min(MAX_PAIRS, size)).astype(np.int64))
-                table = take_pairs(path, rows, index)
+                step = size // MAX_PAIRS + 1 if split == "train" else 1
+                table = take_pairs(path, np.arange(begin, end, step), index)
                 warnings = look_at(part, name, table) if split in part.source.splits else []  # not held out of training
                 if split != "train" and (
                     empty := judge_empty(name, table["src"].to_pylist(), table["tgt"].to_pylist())

@@ -191,13 +191,6 @@ class _Tree(HTMLParser):
 
     handle_comment = handle_decl = handle_pi = unknown_decl = _take_other
 
-    def parse_pi(self, i: int) -> int:
-        """Up to XML's end of it, if there is one."""
-        if (end := self.rawdata.find("?>", i)) < 0:
-            return super().parse_pi(i)
-        self._take("empty")
-        return end + 2
-
     def _add(self, kind: str, begin: int, name: str, translate: bool | None, end: int) -> None:
         is_opaque = bool(self._open) and self._tags[self._open[-1]].is_opaque
         if len(self._tags) > MAX_TAGS and not is_opaque:
