@@ -4,49 +4,39 @@ The listeners are the terminal (``console.py``), ``metrics.jsonl`` (``metrics_lo
 other package imports mlflow, and this one does so lazily.
 """
 
-from typing import TYPE_CHECKING
-
-from dstransformer.io.lazy import loads_later
-
-if TYPE_CHECKING:
-    from dstransformer.tracking.console import ConsoleProgress
-    from dstransformer.tracking.events import (
-        BundleSaved,
-        CheckpointSaved,
-        CostTotal,
-        EvaluationDone,
-        EvaluationProgress,
-        Event,
-        Message,
-        NonfiniteUpdate,
-        NullTracker,
-        Rollback,
-        RunEnd,
-        RunStart,
-        RunStatus,
-        SaveFailed,
-        Tracker,
-        TrainingProgress,
-        UpdateDone,
-    )
-    from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
-    from dstransformer.tracking.mlflow.location import TrackingState, resolve_experiment, resolve_tracking_uri
-    from dstransformer.tracking.mlflow.parent_run import close_group, open_group
-    from dstransformer.tracking.mlflow.tracked_run import (
-        find_run,
-        log_evaluation,
-        logged_evaluations,
-        register_bundle,
-        send_evaluations,
-        send_pending,
-    )
-    from dstransformer.tracking.mlflow.tracker import MlflowTracker
-    from dstransformer.tracking.tracker import FanOut, build_tracker
-else:
-    __getattr__ = loads_later(
-        __name__, "console", "events", "metrics_log", "mlflow.location", "mlflow.parent_run", "mlflow.tracked_run",
-        "mlflow.tracker", "tracker",
-    )  # fmt: skip
+from dstransformer.tracking.console import ConsoleProgress
+from dstransformer.tracking.events import (
+    BundleSaved,
+    CheckpointSaved,
+    CostTotal,
+    EvaluationDone,
+    EvaluationProgress,
+    Event,
+    Message,
+    NonfiniteUpdate,
+    NullTracker,
+    Rollback,
+    RunEnd,
+    RunStart,
+    RunStatus,
+    SaveFailed,
+    Tracker,
+    TrainingProgress,
+    UpdateDone,
+)
+from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
+from dstransformer.tracking.mlflow.location import TrackingState, resolve_experiment, resolve_tracking_uri
+from dstransformer.tracking.mlflow.parent_run import close_group, open_group
+from dstransformer.tracking.mlflow.tracked_run import (
+    find_run,
+    log_evaluation,
+    logged_evaluations,
+    register_bundle,
+    send_evaluations,
+    send_pending,
+)
+from dstransformer.tracking.mlflow.tracker import MlflowTracker
+from dstransformer.tracking.tracker import FanOut, build_tracker
 
 __all__ = [
     "METRICS_NAME",

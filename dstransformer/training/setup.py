@@ -33,7 +33,6 @@ from dstransformer.io.files import replace_file, storage_errors
 from dstransformer.io.products import check_run_folder
 from dstransformer.io.remote import is_address
 from dstransformer.io.requirements import check_installed
-from dstransformer.tracking.mlflow.location import resolve_tracking_uri
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import TrainState
 from dstransformer.training.checkpoints.resume import Resumed, find_resumed
@@ -219,10 +218,6 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
         raise ConfigError(f"{shown(request)} is not a request: give TrainRequest(preset=…, corpus=…, run=…)")
     config = load_config(request.preset, request.overrides, request.fragments)
     ds_config = compose(config, processes.world_size)
-    if config.tracking.enabled:
-        resolve_tracking_uri(config.tracking.uri, request.run)
-    elif request.register is not None:
-        raise ConfigError(f"--register {request.register} needs MLflow, but tracking.enabled is false: set it to true")
     if processes.rank == 0 and (warning := width_warning(config, request.preset, request.overrides)) is not None:
         logger.warning(warning)
     if processes.rank == 0:  # on other nodes a network file system may lag behind
@@ -234,7 +229,18 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
     is_local = not is_address(request.resume) and request.resume != config.checkpoint.mirror
     if processes.rank == 0 and is_local:
         setup.checkpoints.find(request.resume, verify=False)
-    return replace(setup, pretrained=_open_pretrained(request, setup, needed=processes.rank == 0 and is_local))
+    setup = replace(setup, pretrained=_open_pretrained(request, setup, needed=processes.rank == 0 and is_local))
+    _check_tracking(config, request)
+    return setup
+
+
+def _check_tracking(config: Config, request: TrainRequest) -> None:
+    if config.tracking.enabled:
+        from dstransformer.tracking import resolve_tracking_uri  # with rich, a tenth of a second
+
+        resolve_tracking_uri(config.tracking.uri, request.run)
+    elif request.register is not None:
+        raise ConfigError(f"--register {request.register} needs MLflow, but tracking.enabled is false: set it to true")
 
 
 def check_packages(config: Config) -> None:
