@@ -9,7 +9,7 @@ from dstransformer.io.lazy import loads_later
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_weights
 
 if TYPE_CHECKING:
-    from dstransformer.model.attention_weights import AttentionWeights, attention_weights
+    from dstransformer.model.attention_weights import attention_weights
     from dstransformer.model.cost import (
         activation_bytes,
         loss_bytes,
@@ -18,20 +18,17 @@ if TYPE_CHECKING:
         training_flops,
         uses_varlen,
     )
-    from dstransformer.model.incremental import Ensemble, IncrementalDecoder
+    from dstransformer.model.incremental import Ensemble
     from dstransformer.model.loss import LossSums
-    from dstransformer.model.ops import DTYPES, Backend, RoundedWeights, check_backend
+    from dstransformer.model.ops import DTYPES, RoundedWeights, check_backend
     from dstransformer.model.transformer import Transformer
 else:
     __getattr__ = loads_later(__name__, "attention_weights", "cost", "incremental", "loss", "ops", "transformer")
 
 __all__ = [
     "DTYPES",
-    "AttentionWeights",
-    "Backend",
     "Bundle",
     "Ensemble",
-    "IncrementalDecoder",
     "LossSums",
     "RoundedWeights",
     "Transformer",

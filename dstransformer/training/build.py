@@ -50,7 +50,7 @@ def build_trainer(
         state=setup.initial_state,
         engine=engine,
         data=build_update_stream(config, corpus, session),
-        validator=Validator(config, corpus.tokenizer, world, setup.precision, setup.task, session.until_stopped),
+        validator=Validator(config, corpus.tokenizer, session, setup.precision, setup.task),
         corpus=corpus,
         checkpoints=checkpoints,
         recovery=Recovery(config.training, setup.precision, checkpoints, session, tracker),

@@ -236,7 +236,7 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
 
 def _check_tracking(config: Config, request: TrainRequest) -> None:
     if config.tracking.enabled:
-        from dstransformer.tracking import resolve_tracking_uri  # with rich, a tenth of a second
+        from dstransformer.tracking.mlflow.location import resolve_tracking_uri
 
         resolve_tracking_uri(config.tracking.uri, request.run)
     elif request.register is not None:

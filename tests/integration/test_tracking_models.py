@@ -35,15 +35,8 @@ from dstransformer.data import InputFile, PartInfo, SourceInfo
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking import (
-    BundleSaved,
-    CheckpointSaved,
-    EvaluationDone,
-    RunEnd,
-    TrainingProgress,
-    register_bundle,
-    send_pending,
-)
+from dstransformer.tracking import BundleSaved, CheckpointSaved, EvaluationDone, RunEnd, TrainingProgress
+from dstransformer.tracking.mlflow.tracked_run import register_bundle, send_pending
 
 pytestmark = pytest.mark.usefixtures("patience")
 

@@ -24,28 +24,27 @@ from dstransformer.io.files import hold_lock
 from dstransformer.tracking import (
     BundleSaved,
     CheckpointSaved,
-    ConsoleProgress,
     CostTotal,
     EvaluationDone,
     EvaluationProgress,
     Event,
     FanOut,
     Message,
-    MetricsLog,
     NullTracker,
     RunEnd,
     RunStart,
     SaveFailed,
     Tracker,
-    TrackingState,
     TrainingProgress,
     UpdateDone,
     build_tracker,
-    resolve_tracking_uri,
-    send_pending,
 )
+from dstransformer.tracking.console import ConsoleProgress
+from dstransformer.tracking.metrics_log import MetricsLog
+from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.page import manifest_digest
 from dstransformer.tracking.mlflow.records import flatten
+from dstransformer.tracking.mlflow.tracked_run import send_pending
 
 
 def drive(tracker: Tracker, folder: Path) -> None:

@@ -7,8 +7,8 @@ import torch
 from support.models.packed import tiny_config
 
 from dstransformer.errors import ConfigError
-from dstransformer.model import Backend, check_backend
-from dstransformer.model.ops import varlen
+from dstransformer.model import check_backend
+from dstransformer.model.ops import Backend, varlen
 
 CUDA = torch.device("cuda")
 
