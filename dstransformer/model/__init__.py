@@ -10,17 +10,9 @@ from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_we
 
 if TYPE_CHECKING:
     from dstransformer.model.attention_weights import attention_weights
-    from dstransformer.model.cost import (
-        activation_bytes,
-        loss_bytes,
-        parameter_count,
-        recomputed_bytes,
-        training_flops,
-        uses_varlen,
-    )
+    from dstransformer.model.cost import parameter_count, training_flops
     from dstransformer.model.incremental import Ensemble
-    from dstransformer.model.loss import LossSums
-    from dstransformer.model.ops import DTYPES, RoundedWeights, check_backend
+    from dstransformer.model.ops import DTYPES
     from dstransformer.model.transformer import Transformer
 else:
     __getattr__ = loads_later(__name__, "attention_weights", "cost", "incremental", "loss", "ops", "transformer")
@@ -29,18 +21,11 @@ __all__ = [
     "DTYPES",
     "Bundle",
     "Ensemble",
-    "LossSums",
-    "RoundedWeights",
     "Transformer",
-    "activation_bytes",
     "attention_weights",
-    "check_backend",
-    "loss_bytes",
     "open_bundle",
     "parameter_count",
-    "recomputed_bytes",
     "save_bundle",
     "save_weights",
     "training_flops",
-    "uses_varlen",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.evaluation.validation import Validator
-from dstransformer.tracking import Tracker
+from dstransformer.tracking.events import Tracker
 from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.early_stopping import EarlyStopping
 from dstransformer.training.engine import Engine

@@ -24,7 +24,7 @@ from dstransformer.evaluation.validation import add_paper_bleu
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import open_bundle
-from dstransformer.tracking import BundleSaved, Tracker
+from dstransformer.tracking.events import BundleSaved, Tracker
 from dstransformer.training.checkpoints.averaging import annotate_bundle, write_average
 from dstransformer.training.checkpoints.checkpoint_folder import (
     CheckpointFolder,

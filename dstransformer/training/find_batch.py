@@ -180,7 +180,7 @@ def find_batch(request: TrainRequest, setup: Setup) -> FoundBatch:
     left. The two sides keep the ratio that the configuration gives them.
 
     Args:
-        request: The options of the run, as :meth:`TrainRequest.for_its_batch` makes them.
+        request: The options of a new run, with ``batch.micro_batches=auto``.
         setup: What :func:`dstransformer.training.setup.resolve_on_all` makes of them.
 
     Raises:

@@ -15,7 +15,8 @@ from dstransformer.distributed.supervision.stop_signals import StopRequested
 from dstransformer.distributed.world import World
 from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
+from dstransformer.tracking.events import CostTotal, Message, RunEnd
+from dstransformer.tracking.tracker import build_tracker
 from dstransformer.training.automatic import choose_on_all
 from dstransformer.training.checkpoints.format import Cost
 from dstransformer.training.checkpoints.mirror import fetch_resumed, with_mirror

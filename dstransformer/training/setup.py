@@ -33,6 +33,7 @@ from dstransformer.io.files import replace_file, storage_errors
 from dstransformer.io.products import check_run_folder
 from dstransformer.io.remote import is_address
 from dstransformer.io.requirements import check_installed
+from dstransformer.tracking.mlflow.location import resolve_tracking_uri
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import TrainState
 from dstransformer.training.checkpoints.resume import Resumed, find_resumed
@@ -100,10 +101,6 @@ class TrainRequest:
         paths = {name: Path(value) for name in ("corpus", "run", "init") if (value := getattr(self, name)) is not None}
         for name, value in {**paths, "preset": os.fspath(self.preset), "resume": os.fspath(self.resume)}.items():
             object.__setattr__(self, name, value)
-
-    def for_its_batch(self) -> TrainRequest:
-        """The new run whose largest update is to be found."""
-        return replace(self, overrides=[*self.overrides, "batch.micro_batches=auto"], resume="never")
 
 
 @dataclass(frozen=True)
@@ -192,7 +189,9 @@ def resolve_on_all(request: TrainRequest) -> Setup:
     processes = check_launch(os.environ)
     try:
         setup = resolve_setup(request, processes)
-        check_packages(setup.config)
+        mirror = ["fsspec"] if setup.config.checkpoint.mirror is not None else []
+        mlflow = ["mlflow"] if setup.config.tracking.enabled else []
+        check_installed("deepspeed", *mlflow, *mirror, *setup.config.tracking.also)
     except Exception as error:
         if processes.world_size == 1:
             raise
@@ -218,6 +217,10 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
         raise ConfigError(f"{shown(request)} is not a request: give TrainRequest(preset=…, corpus=…, run=…)")
     config = load_config(request.preset, request.overrides, request.fragments)
     ds_config = compose(config, processes.world_size)
+    if config.tracking.enabled:
+        resolve_tracking_uri(config.tracking.uri, request.run)
+    elif request.register is not None:
+        raise ConfigError(f"--register {request.register} needs MLflow, but tracking.enabled is false: set it to true")
     if processes.rank == 0 and (warning := width_warning(config, request.preset, request.overrides)) is not None:
         logger.warning(warning)
     if processes.rank == 0:  # on other nodes a network file system may lag behind
@@ -229,28 +232,7 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
     is_local = not is_address(request.resume) and request.resume != config.checkpoint.mirror
     if processes.rank == 0 and is_local:
         setup.checkpoints.find(request.resume, verify=False)
-    setup = replace(setup, pretrained=_open_pretrained(request, setup, needed=processes.rank == 0 and is_local))
-    _check_tracking(config, request)
-    return setup
-
-
-def _check_tracking(config: Config, request: TrainRequest) -> None:
-    if config.tracking.enabled:
-        from dstransformer.tracking.mlflow.location import resolve_tracking_uri
-
-        resolve_tracking_uri(config.tracking.uri, request.run)
-    elif request.register is not None:
-        raise ConfigError(f"--register {request.register} needs MLflow, but tracking.enabled is false: set it to true")
-
-
-def check_packages(config: Config) -> None:
-    """Check that the packages of a training are installed, before anything is written.
-
-    Raises:
-        UserError: One is missing.
-    """
-    mirror = ["fsspec"] if config.checkpoint.mirror is not None else []
-    check_installed("deepspeed", *(["mlflow"] if config.tracking.enabled else []), *mirror, *config.tracking.also)
+    return replace(setup, pretrained=_open_pretrained(request, setup, needed=processes.rank == 0 and is_local))
 
 
 def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
@@ -363,7 +345,8 @@ def check_setup(setup: Setup, world: World) -> None:
     Raises:
         UserError: A check failed on any rank; raised on all of them.
     """
-    from dstransformer.model import DTYPES, check_backend
+    from dstransformer.model import DTYPES
+    from dstransformer.model.ops import check_backend
 
     with world.collective_errors():
         check_corpus(setup, verify=world.local_rank == 0)

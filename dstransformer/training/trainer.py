@@ -13,7 +13,7 @@ from dstransformer.distributed.supervision.stop_signals import StopRequested
 from dstransformer.errors import DivergedError, counted
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.validation import Validator
-from dstransformer.tracking import (
+from dstransformer.tracking.events import (
     CostTotal,
     EvaluationDone,
     EvaluationProgress,

@@ -25,7 +25,7 @@ from support.services.mlflow_server import evaluation_of, make_start, wait_until
 from support.training.runs import TINY
 
 from dstransformer.errors import DataError, StorageError
-from dstransformer.tracking import BundleSaved, RunEnd, TrainingProgress
+from dstransformer.tracking.events import BundleSaved, RunEnd, TrainingProgress
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
 from dstransformer.tracking.mlflow.location import STATE_NAME, resolve_tracking_uri
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox

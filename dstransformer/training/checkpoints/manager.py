@@ -24,7 +24,7 @@ from dstransformer.io.files import ROOM_ADVICE, file_sha256, storage_errors, syn
 from dstransformer.io.products import is_run
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import save_bundle
-from dstransformer.tracking import CheckpointSaved, SaveFailed, Tracker
+from dstransformer.tracking.events import CheckpointSaved, SaveFailed, Tracker
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import BUNDLE, STATE, Checkpoint, Snapshot, TrainState
 from dstransformer.training.checkpoints.shards import write_shards

@@ -21,14 +21,14 @@ from dstransformer.errors import ConfigError, DataError, UserError
 from dstransformer.evaluation import Sample
 from dstransformer.exchange.pyfunc import BundleModel
 from dstransformer.io.files import hold_lock
-from dstransformer.tracking import (
+from dstransformer.tracking.console import ConsoleProgress
+from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
     CostTotal,
     EvaluationDone,
     EvaluationProgress,
     Event,
-    FanOut,
     Message,
     NullTracker,
     RunEnd,
@@ -37,14 +37,13 @@ from dstransformer.tracking import (
     Tracker,
     TrainingProgress,
     UpdateDone,
-    build_tracker,
 )
-from dstransformer.tracking.console import ConsoleProgress
 from dstransformer.tracking.metrics_log import MetricsLog
 from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.page import manifest_digest
 from dstransformer.tracking.mlflow.records import flatten
 from dstransformer.tracking.mlflow.tracked_run import send_pending
+from dstransformer.tracking.tracker import FanOut, build_tracker
 
 
 def drive(tracker: Tracker, folder: Path) -> None:
