@@ -75,10 +75,6 @@ class Session:
         """What has asked the run to stop."""
         return self._stop.received or "a signal to another process"
 
-    def should_stop(self) -> bool:
-        """Whether any process has been asked to stop. Collective."""
-        return self.world.any(self._stop.received is not None)[0]
-
     def combine_flags(self, *, save: bool, writing: bool, nonfinite: bool) -> Flags:
         """Combine what the ranks have found after an update, in its one control message. See :class:`Flags`."""
         flags = Flags(*self.world.any(self._stop.received is not None, save, writing, nonfinite))
@@ -118,7 +114,7 @@ class Session:
         """
         until = time.monotonic() + seconds
         while self.world.any(time.monotonic() < until)[0]:
-            if self.should_stop():
+            if self.world.any(self._stop.received is not None)[0]:
                 raise StopRequested
             time.sleep(max(0.0, min(_POLL_SECONDS, until - time.monotonic())))
 
