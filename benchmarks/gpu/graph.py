@@ -16,7 +16,8 @@ from benchmarks.gpu.device import describe
 from benchmarks.gpu.text import build_updates
 from benchmarks.lib.limits import synchronize
 from dstransformer.data.plan import build_budget
-from dstransformer.model import DTYPES, RoundedWeights, Transformer
+from dstransformer.model import DTYPES, Transformer
+from dstransformer.model.ops import RoundedWeights
 
 _WARM_UP, _ROUNDS = 3, 20
 

@@ -22,7 +22,7 @@ from dstransformer.data.subwords import BpeDropout, Pairs
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
-from dstransformer.tracking import NullTracker
+from dstransformer.tracking.events import NullTracker
 from dstransformer.training.build import build_trainer
 from dstransformer.training.setup import Setup
 

@@ -22,7 +22,7 @@ from dstransformer.data.plan import Position
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import join_world, leave_world
-from dstransformer.tracking import NullTracker
+from dstransformer.tracking.events import NullTracker
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import TrainState
 from dstransformer.training.checkpoints.manager import CheckpointManager

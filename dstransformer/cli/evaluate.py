@@ -54,13 +54,7 @@ def run(options: argparse.Namespace) -> CommandResult:
 
 
 def _evaluate(options: argparse.Namespace) -> CommandResult:
-    with writing_output(options, [*(options.src or []), *(options.ref or [])]) as write:
-        return _evaluate_bundles(options, _open_translators(options.bundle), write)
-
-
-def _evaluate_bundles(
-    options: argparse.Namespace, bundles: Sequence[Bundle], write: Callable[[str], None] | None
-) -> CommandResult:
+    bundles = _open_translators(options.bundle)
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
@@ -70,7 +64,7 @@ def _evaluate_bundles(
     if options.significance is not None:
         check_samples(options.significance, options.resamples, _seed(options))
     test_sets = read_test_sets(options.src or [], options.ref or [])
-    with contextlib.ExitStack() as held:
+    with writing_output(options, [*(options.src or []), *(options.ref or [])]) as write, contextlib.ExitStack() as held:
         options = _with_target(options, bundles)
         test_sets += _named_sets(options, bundles)
         _check_systems(options, test_sets)
@@ -293,7 +287,7 @@ def _seed(options: argparse.Namespace) -> int:
 
 
 def _find_run(bundle: Bundle) -> Path:
-    from dstransformer.tracking import find_run
+    from dstransformer.tracking.mlflow.tracked_run import find_run
 
     recorded = bundle.provenance.get("run")
     found = find_run(bundle.path, recorded if isinstance(recorded, str) else None)
@@ -304,7 +298,7 @@ def _find_run(bundle: Bundle) -> Path:
 
 def _track(results: Sequence[tuple[Path, SystemResult]]) -> list[str]:
     """Log results in the MLflow runs of these folders; returns a line for each run with results not sent yet."""
-    from dstransformer.tracking import log_evaluation, send_evaluations
+    from dstransformer.tracking.mlflow.tracked_run import log_evaluation, send_evaluations
 
     for path, result in results:
         log_evaluation(path, result.to_json())
@@ -329,8 +323,12 @@ def _report(
 def _follow(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.systems import format_line
     from dstransformer.evaluation.testset import read_test_sets
-    from dstransformer.tracking import log_evaluation, logged_evaluations, send_evaluations
-    from dstransformer.tracking.mlflow.tracked_run import RUN_END_SECONDS
+    from dstransformer.tracking.mlflow.tracked_run import (
+        RUN_END_SECONDS,
+        log_evaluation,
+        logged_evaluations,
+        send_evaluations,
+    )
     from dstransformer.training.checkpoints.following import Results, evaluate_run, find_bundle, validation_sets
 
     _check_learned(options)

@@ -365,9 +365,9 @@ def _assign_device(options: argparse.Namespace, processes: Processes) -> None:
 
 def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Translator:
     """Load a translator with the options of :func:`add_decoding`."""
-    from dstransformer.decoding.commands import import_translator
+    from dstransformer import decoding
 
-    return load_decoder(options, bundle, import_translator)
+    return load_decoder(options, bundle, lambda: decoding.Translator)
 
 
 def load_decoder(

@@ -28,7 +28,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> CommandResult:
     """Send the pending records of a run, and register its bundle if asked."""
-    from dstransformer.tracking import TrackingState, register_bundle, send_pending
+    from dstransformer.tracking.mlflow.location import TrackingState
+    from dstransformer.tracking.mlflow.tracked_run import register_bundle, send_pending
 
     if options.register is not None:
         return CommandResult(register_bundle(options.run, options.register))

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import (
@@ -145,7 +145,7 @@ def _find_batch(options: argparse.Namespace, request: TrainRequest) -> str:
             raise UserError(f"--find-batch finds the batch of a new run, and trains nothing: leave out {option}")
     from dstransformer.training.setup import resolve_on_all
 
-    request = request.for_its_batch()
+    request = replace(request, overrides=[*request.overrides, "batch.micro_batches=auto"], resume="never")
     setup = resolve_on_all(request)
     from dstransformer.training.find_batch import find_batch
 

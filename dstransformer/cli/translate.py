@@ -133,7 +133,10 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     for option, given in lacking.items():
         if given:
             raise UserError(f"{option} is not available with --engine ct2: leave it out, or use --engine torch")
-    return load_ct2(options, options.bundle)
+    from dstransformer.io.products import is_ct2_export
+    from dstransformer.model import open_bundle
+
+    return load_ct2(options, options.bundle if is_ct2_export(options.bundle) else open_bundle(options.bundle))
 
 
 def _read_request(options: argparse.Namespace) -> Request:

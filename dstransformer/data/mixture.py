@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from dstransformer.config import MixtureStage
+from dstransformer.config.schema import MixtureStage
 from dstransformer.data import PartInfo
 from dstransformer.errors import ConfigError, counted, shown
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dstransformer.config import BatchConfig, BatchStage
+from dstransformer.config import BatchStage
+from dstransformer.config.schema import BatchConfig
 from dstransformer.errors import DataError, counted
 
 Lengths = npt.NDArray[np.int32]

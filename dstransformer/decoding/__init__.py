@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from dstransformer.io.lazy import loads_later
 
 if TYPE_CHECKING:
-    from dstransformer.decoding.beam import Hypothesis, beam_search, length_penalty
-    from dstransformer.decoding.engine import SearchEngine, TorchEngine
+    from dstransformer.decoding.beam import beam_search, length_penalty
+    from dstransformer.decoding.engine import TorchEngine
     from dstransformer.decoding.formats import Sampling
     from dstransformer.decoding.texts import Output
     from dstransformer.decoding.translator import TextDecoder, Translator
@@ -17,10 +17,8 @@ else:
     __getattr__ = loads_later(__name__, "beam", "engine", "formats", "texts", "translator")
 
 __all__ = [
-    "Hypothesis",
     "Output",
     "Sampling",
-    "SearchEngine",
     "TextDecoder",
     "TorchEngine",
     "Translator",

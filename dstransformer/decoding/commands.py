@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
 
+from dstransformer import decoding, model
 from dstransformer.config import DecodingConfig, Precision, complete_config
 from dstransformer.data.alignment import format_links
 from dstransformer.data.directions import build_tags
@@ -19,21 +20,14 @@ from dstransformer.io.text import iter_arriving, iter_lines, writing_files
 from dstransformer.model import Bundle, open_bundle
 
 if TYPE_CHECKING:
-    from dstransformer.decoding.translator import TextDecoder, Translator
+    from dstransformer.decoding.translator import TextDecoder
 
 Decoder = TypeVar("Decoder", bound="TextDecoder")
 
 
-def import_translator() -> type[Translator]:
-    """The class that translates."""
-    from dstransformer.decoding.translator import Translator
-
-    return Translator
-
-
 def load_translator(
     bundle: str | Path | Bundle,
-    kind: Callable[[], type[Decoder]] = import_translator,  # type: ignore[assignment]
+    kind: Callable[[], type[Decoder]] = lambda: decoding.Translator,  # type: ignore[assignment,return-value]
     *,
     others: Sequence[str | Path | Bundle] = (),
     device: str | None = None,
@@ -64,13 +58,11 @@ def load_translator(
         raise ConfigError(f"unknown precision {precision!r}: choose one of {', '.join(get_args(Precision))}")
     opened, others = open_bundle(bundle), list(map(open_bundle, others))
     tags = build_tags(opened.directions, opened.src_lang, opened.tgt_lang, to)
-    decoding = override_settings(opened.decoding, settings)
+    search = override_settings(opened.decoding, settings)
     loading = kind()
-    from dstransformer.model import DTYPES
-
-    dtype = None if precision is None else DTYPES[precision]
-    loaded = loading.load(opened, others=others, device=device, dtype=dtype, settings=decoding, keep_nan=keep_nan)
-    if isinstance(loaded, import_translator()):
+    dtype = None if precision is None else model.DTYPES[precision]
+    loaded = loading.load(opened, others=others, device=device, dtype=dtype, settings=search, keep_nan=keep_nan)
+    if isinstance(loaded, decoding.Translator):
         loaded.tags = tags
     return loaded
 

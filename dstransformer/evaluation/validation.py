@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ from dstransformer.data import Split, Tokenizer
 from dstransformer.data.packing import build_batch
 from dstransformer.data.plan import plan_batches
 from dstransformer.data.windows import training_lengths
-from dstransformer.distributed.world import World
+from dstransformer.distributed.supervision.session import Session
 from dstransformer.evaluation.bleu import compound_split_bleu, is_german
 from dstransformer.evaluation.directions import covered_rows, interleaved, largest_direction, score_directions
 from dstransformer.evaluation.result import Evaluation, Sample
@@ -30,13 +29,8 @@ from dstransformer.model.ops import int8_values
 
 Indices = npt.NDArray[np.int64]
 
-
 #: To call with a number that is done, and that of all.
 Show = Callable[[int, int], None]
-
-
-#: Calls what each process computes on its own, and may end it; see ``Session.until_stopped``.
-Compute = Callable[[Callable[[], Any]], Any]
 
 
 def score_name(metric: str, sentences: int, total: int) -> str:
@@ -74,26 +68,20 @@ class Validator:
     Args:
         config: The experiment.
         tokenizer: The tokenizer of the corpus.
-        world: The process group.
+        session: The process group, whose requests to stop end an evaluation.
         precision: The training precision, in which a GPU evaluates. A CPU evaluates in fp32.
         task: What the model learns.
-        compute: Calls what each process computes on its own.
     """
 
     def __init__(
-        self,
-        config: Config,
-        tokenizer: Tokenizer,
-        world: World,
-        precision: Precision,
-        task: Task,
-        compute: Compute = lambda work: work(),
+        self, config: Config, tokenizer: Tokenizer, session: Session, precision: Precision, task: Task
     ) -> None:
+        world = session.world
         dtype = DTYPES[precision] if world.device.type == "cuda" else torch.float32
         self._config = config
         self._tokenizer = tokenizer
         self._world = world
-        self._compute = compute
+        self._until_stopped = session.until_stopped
         with meta_device():
             model = Transformer(
                 config.model,
@@ -150,7 +138,7 @@ class Validator:
         seconds = time.perf_counter() - began
         samples = (Sample(sources[place], references[place], translations[place]) for place in interleaved(rows))
         first_samples = tuple(islice(samples, self._config.validation.samples))
-        scores = self._compute(lambda: score_directions(self._task.score, rows, translations, references))
+        scores = self._until_stopped(lambda: score_directions(self._task.score, rows, translations, references))
         return Evaluation(
             scores=tuple(
                 replace(found, name=score_name(found.name, sentences, largest_direction(split))) for found in scores
@@ -173,7 +161,7 @@ class Validator:
         Returns:
             float64, shape ``(3,)``.
         """
-        return self._world.all_reduce(self._compute(lambda: self._share_of_sums(split, rows)))
+        return self._world.all_reduce(self._until_stopped(lambda: self._share_of_sums(split, rows)))
 
     @torch.no_grad()
     def _share_of_sums(self, split: Split, rows: Sequence[int] | None) -> Tensor:
@@ -205,7 +193,7 @@ class Validator:
             show(done, len(sources))
 
         own = sources[self._world.rank :: self._world.world_size]
-        shares = self._world.gather(self._compute(lambda: self._translator.translate(own, advance)))
+        shares = self._world.gather(self._until_stopped(lambda: self._translator.translate(own, advance)))
         return [
             shares[index % self._world.world_size][index // self._world.world_size] for index in range(len(sources))
         ]

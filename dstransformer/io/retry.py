@@ -21,25 +21,22 @@ class RetryPolicy:
 
     Attributes:
         seconds: Seconds between two tries.
-        wait: Waits for a number of seconds. Returns False if the program is to stop meanwhile.
+        wait: Waits for a number of seconds. An error of it, such as that the program is to stop, ends the tries.
         on_failure: Called with the name of what failed, the error, and the number of tries left.
         max_tries: The number of tries.
     """
 
     seconds: float
-    wait: Callable[[float], bool]
+    wait: Callable[[float], None]
     on_failure: Callable[[str, StorageError, int], None]
     max_tries: int = MAX_TRIES
 
-    def run(self, what: str, attempt: Callable[[], T]) -> T | None:
-        """Call a function until it succeeds.
+    def run(self, what: str, attempt: Callable[[], T]) -> T:
+        """Call a function until it succeeds; returns what it returns.
 
         Args:
             what: What it writes or reads, for messages: ``the last checkpoint``.
             attempt: The function; raises StorageError if the disk refuses.
-
-        Returns:
-            What ``attempt`` returns; None if the program is to stop instead of waiting.
 
         Raises:
             StorageError: ``attempt`` failed ``max_tries`` times.
@@ -53,8 +50,7 @@ class RetryPolicy:
                     failure = StorageError(f"{what} could not be saved, in {self.max_tries} tries: {error}")
                     failure.shared = error.shared
                     raise failure from error
-                if not self.wait(self.seconds):
-                    return None
+                self.wait(self.seconds)
         raise AssertionError  # the last try returns or raises
 
 

@@ -9,41 +9,23 @@ from dstransformer.io.lazy import loads_later
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_weights
 
 if TYPE_CHECKING:
-    from dstransformer.model.attention_weights import AttentionWeights, attention_weights
-    from dstransformer.model.cost import (
-        activation_bytes,
-        loss_bytes,
-        parameter_count,
-        recomputed_bytes,
-        training_flops,
-        uses_varlen,
-    )
-    from dstransformer.model.incremental import Ensemble, IncrementalDecoder
-    from dstransformer.model.loss import LossSums
-    from dstransformer.model.ops import DTYPES, Backend, RoundedWeights, check_backend
+    from dstransformer.model.attention_weights import attention_weights
+    from dstransformer.model.cost import parameter_count, training_flops
+    from dstransformer.model.incremental import Ensemble
+    from dstransformer.model.ops import DTYPES
     from dstransformer.model.transformer import Transformer
 else:
     __getattr__ = loads_later(__name__, "attention_weights", "cost", "incremental", "loss", "ops", "transformer")
 
 __all__ = [
     "DTYPES",
-    "AttentionWeights",
-    "Backend",
     "Bundle",
     "Ensemble",
-    "IncrementalDecoder",
-    "LossSums",
-    "RoundedWeights",
     "Transformer",
-    "activation_bytes",
     "attention_weights",
-    "check_backend",
-    "loss_bytes",
     "open_bundle",
     "parameter_count",
-    "recomputed_bytes",
     "save_bundle",
     "save_weights",
     "training_flops",
-    "uses_varlen",
 ]

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from dstransformer.config import Activation, ModelConfig, Positions
+from dstransformer.config import Activation, ModelConfig
+from dstransformer.config.schema import Positions
 from dstransformer.data import BOS_ID
 from dstransformer.data.packing import Links, Packing
 from dstransformer.model import ops

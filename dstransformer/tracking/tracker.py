@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from dstransformer.config import TrackingConfig
+from dstransformer.config.schema import TrackingConfig
 from dstransformer.io.progress import is_quiet
 from dstransformer.tracking.console import ConsoleProgress
 from dstransformer.tracking.curves import CURVES

@@ -7,7 +7,7 @@ from typing import Any
 
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.evaluation.validation import Validator
-from dstransformer.tracking import Tracker
+from dstransformer.tracking.events import Tracker
 from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.early_stopping import EarlyStopping
 from dstransformer.training.engine import Engine
@@ -50,7 +50,7 @@ def build_trainer(
         state=setup.initial_state,
         engine=engine,
         data=build_update_stream(config, corpus, session),
-        validator=Validator(config, corpus.tokenizer, world, setup.precision, setup.task, session.until_stopped),
+        validator=Validator(config, corpus.tokenizer, session, setup.precision, setup.task),
         corpus=corpus,
         checkpoints=checkpoints,
         recovery=Recovery(config.training, setup.precision, checkpoints, session, tracker),

@@ -17,7 +17,9 @@ from dstransformer.config import Config, offloads_optimizer, precision_of, zero_
 from dstransformer.data.loader import Update
 from dstransformer.data.plan import deal
 from dstransformer.distributed.world import World, peer_errors
-from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer
+from dstransformer.model import DTYPES, Transformer
+from dstransformer.model.loss import LossSums
+from dstransformer.model.ops import RoundedWeights
 from dstransformer.training.checkpoints.format import EngineState, Snapshot
 from dstransformer.training.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
 from dstransformer.training.freezing import freeze

@@ -24,14 +24,8 @@ from dstransformer.data.mixture import Mixture
 from dstransformer.data.plan import Budget, LengthSums, build_budget
 from dstransformer.data.windows import Planner, build_planner
 from dstransformer.errors import counted
-from dstransformer.model import (
-    activation_bytes,
-    loss_bytes,
-    parameter_count,
-    recomputed_bytes,
-    training_flops,
-    uses_varlen,
-)
+from dstransformer.model import parameter_count, training_flops
+from dstransformer.model.cost import activation_bytes, loss_bytes, recomputed_bytes, uses_varlen
 from dstransformer.training.setup import GIB, Setup
 
 #: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.

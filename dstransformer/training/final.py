@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.config import Config
-from dstransformer.distributed.supervision.stop_signals import StopRequested
 from dstransformer.distributed.world import World
 from dstransformer.errors import StorageError
 from dstransformer.evaluation import Evaluation, Score
@@ -25,7 +24,7 @@ from dstransformer.evaluation.validation import add_paper_bleu
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import open_bundle
-from dstransformer.tracking import BundleSaved, Tracker
+from dstransformer.tracking.events import BundleSaved, Tracker
 from dstransformer.training.checkpoints.averaging import annotate_bundle, write_average
 from dstransformer.training.checkpoints.checkpoint_folder import (
     CheckpointFolder,
@@ -220,17 +219,15 @@ class FinalBundle:
     evaluations: dict[str, Evaluation]
 
 
-def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
+def make_final_bundle(trainer: Trainer) -> FinalBundle:
     """Compare the candidates, write the chosen one to ``RUN/bundle``, and evaluate it. Collective.
 
     Args:
         trainer: Has trained to the last update; all its checkpoints are complete.
 
-    Returns:
-        The bundle; None if the run was stopped in the meantime.
-
     Raises:
         StorageError: The bundle could not be written, or the checkpoints not be read, although it was tried again.
+        StopRequested: The run was stopped in the meantime.
     """
     session, tracker, step, config = trainer.session, trainer.tracker, trainer.state.step, trainer.config
     world, retry, folder = session.world, trainer.checkpoints.retry_policy(step), trainer.checkpoints.folder
@@ -243,36 +240,25 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
             "the average of the checkpoints",
             lambda: world.compute_on_rank0(partial(prepare_candidates, folder, config, *comparison.how, average)),
         )
-        if candidates is None:
-            return None
-        scores = comparison.score(candidates)
-        if scores is None:
-            return None
-        choice = _choose(trainer, candidates, scores, comparison)
+        choice = _choose(trainer, candidates, comparison.score(candidates), comparison)
         _warn_of_a_better_one(choice, world)
         provenance = {"final": asdict(choice)}
 
-        def write() -> bool:
+        def write() -> None:
             with world.collective_errors():
                 if world.is_rank0:
                     candidates.write(choice.chosen, bundle, provenance)
-            return True
 
-        if not retry.run("the final bundle", write):
-            return None
+        retry.run("the final bundle", write)
     finally:
         if world.is_rank0:
             shutil.rmtree(average, ignore_errors=True)
-    if session.should_stop():
-        return None
     session.enter("final evaluation of the bundle")
     evaluations = comparison.evaluate_bundle(bundle, candidates.steps(choice.chosen))
-    if evaluations is None:
-        return None
     tracker.emit(BundleSaved(bundle, step, {f"final_{split}": found for split, found in evaluations.items()}))
     # The last lines say that the run is complete.
-    flushed = retry.run("the last lines of metrics.jsonl", lambda: _flush(tracker, folder.run, world))
-    return FinalBundle(choice, evaluations) if flushed else None
+    retry.run("the last lines of metrics.jsonl", lambda: _flush(tracker, folder.run, world))
+    return FinalBundle(choice, evaluations)
 
 
 class _Comparison:
@@ -292,46 +278,33 @@ class _Comparison:
         if last is not None and last.main.name == self.metric:  # it covers the same sentences
             self._evaluations[trainer.state.step,] = last
 
-    def score(self, candidates: Candidates) -> dict[str, float] | None:
-        """The scores of the candidates by name; None if the run was stopped in the meantime. Collective."""
+    def score(self, candidates: Candidates) -> dict[str, float]:
+        """The scores of the candidates by name. Collective."""
         scores = dict(candidates.known)
         for name in candidates.checkpoints:
-            if self._session.should_stop():
-                return None
             self._session.enter(f"final evaluation of {name}")
             steps = candidates.steps(name)
             if steps not in scores:
-                if not self._load(f"the evaluation of {CANDIDATE_NAMES[name]}", candidates.bundle(name)):
-                    return None
-                if (evaluation := self._evaluate(_name(name, steps), "validation", self._sentences)) is None:
-                    return None
-                self._evaluations[steps] = evaluation
+                self._load(f"the evaluation of {CANDIDATE_NAMES[name]}", candidates.bundle(name))
+                self._evaluations[steps] = self._evaluate(_name(name, steps), "validation", self._sentences)
                 scores[steps] = self._evaluations[steps].main.value
         return {name: scores[candidates.steps(name)] for name in candidates.checkpoints}
 
-    def evaluate_bundle(self, bundle: Path, steps: Steps) -> dict[str, Evaluation] | None:
-        """Evaluate the final bundle on validation and test, for German also as the paper does. Collective.
-
-        Returns None if the run was stopped in the meantime.
-        """
+    def evaluate_bundle(self, bundle: Path, steps: Steps) -> dict[str, Evaluation]:
+        """Evaluate the final bundle on validation and test, for German also as the paper does. Collective."""
         evaluations = {"validation": self._evaluations[steps]} if steps in self._evaluations else {}
         missing = [name for name in ("validation", "test") if name in self._corpus.splits and name not in evaluations]
-        if missing and not self._load("the evaluation of the bundle", bundle):
-            return None
+        if missing:
+            self._load("the evaluation of the bundle", bundle)
         for name in missing:
-            if (evaluation := self._evaluate("the bundle", name, self._sentences)) is None:
-                return None
-            evaluations[name] = evaluation
+            evaluations[name] = self._evaluate("the bundle", name, self._sentences)
         language, splits = self._corpus.manifest.tgt_lang, self._corpus.split
-        try:
-            return self._session.until_stopped(
-                lambda: {name: add_paper_bleu(found, splits(name), language) for name, found in evaluations.items()}
-            )
-        except StopRequested:
-            return None
+        return self._session.until_stopped(
+            lambda: {name: add_paper_bleu(found, splits(name), language) for name, found in evaluations.items()}
+        )
 
-    def _load(self, what: str, bundle: Path) -> bool:
-        """Load the weights of a bundle; False if the run was stopped while it waited for the disk. Collective."""
+    def _load(self, what: str, bundle: Path) -> None:
+        """Load the weights of a bundle. Collective."""
 
         def read() -> dict[str, Tensor]:
             with self._session.world.collective_errors():
@@ -339,11 +312,7 @@ class _Comparison:
                     raise StorageError(f"cannot read {bundle}: it is gone; mount its disk again")
                 return open_bundle(bundle).load_weights()
 
-        weights = self._retry.run(what, read)
-        if weights is None:
-            return False
-        self._validator.load(weights.items())
-        return True
+        self._validator.load(self._retry.run(what, read).items())
 
 
 def _choose(trainer: Trainer, candidates: Candidates, scores: dict[str, float], comparison: _Comparison) -> Choice:
@@ -367,8 +336,7 @@ def _warn_of_a_better_one(choice: Choice, world: World) -> None:
             logger.warning("%s is worse than %s; %s", chosen, choice.describe(better), what_to_do)
 
 
-def _flush(tracker: Tracker, run: Path, world: World) -> bool:
-    """Write everything that was logged to the disk. Collective; returns True."""
+def _flush(tracker: Tracker, run: Path, world: World) -> None:
+    """Write everything that was logged to the disk. Collective."""
     with world.collective_errors(), storage_errors(run, full=ROOM_ADVICE):
         tracker.flush()
-    return True

@@ -33,6 +33,7 @@ from dstransformer.data.packing import pack_pairs
 from dstransformer.data.plan import Lengths, LengthSums, Position
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, free_port, join_world, leave_world, raise_on_all
 from dstransformer.errors import ConfigError, DstError, PeerError, shown
 from dstransformer.evaluation.validation import Validator
@@ -179,7 +180,7 @@ def find_batch(request: TrainRequest, setup: Setup) -> FoundBatch:
     left. The two sides keep the ratio that the configuration gives them.
 
     Args:
-        request: The options of the run, as :meth:`TrainRequest.for_its_batch` makes them.
+        request: The options of a new run, with ``batch.micro_batches=auto``.
         setup: What :func:`dstransformer.training.setup.resolve_on_all` makes of them.
 
     Raises:
@@ -410,7 +411,7 @@ class Trial:
         setup, tokenizer = self._setup, self._setup.corpus.tokenizer
         src_rows = tokenizer.src.vocab_size
         self._engine = Engine(setup.config, setup.ds_config, tokenizer.vocab_size, self._world, src_vocab_size=src_rows)
-        validator = Validator(setup.config, tokenizer, self._world, setup.precision, setup.task)
+        validator = Validator(setup.config, tokenizer, Session(self._world), setup.precision, setup.task)
         for _ in range(_FIRST_UPDATES):
             if not self._step(self._sizes.smallest):
                 break

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dstransformer.config import OptimizerConfig
+from dstransformer.config.schema import OptimizerConfig
 from dstransformer.distributed.world import World
 from dstransformer.model.transformer import FeedForward, MultiHeadAttention
 from dstransformer.training.checkpoints.shards import MOMENTUM

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dstransformer.config import OptimizerConfig
+from dstransformer.config.schema import OptimizerConfig
 from dstransformer.io.command import stopped_by_signals
 from dstransformer.training.checkpoints.format import LossScaleState
 

@@ -21,7 +21,8 @@ from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import gpu_kernels_name, kernels_fingerprint, processor_name
-from dstransformer.tracking import RunStart, resolve_experiment, resolve_tracking_uri
+from dstransformer.tracking.events import RunStart
+from dstransformer.tracking.mlflow.location import resolve_experiment, resolve_tracking_uri
 from dstransformer.training.checkpoints.resume import Resumed
 from dstransformer.training.estimate import approximate_plan
 from dstransformer.training.setup import Setup, TrainRequest

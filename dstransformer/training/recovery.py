@@ -12,7 +12,7 @@ from dstransformer.data.loader import Update
 from dstransformer.data.plan import deal
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError
-from dstransformer.tracking import NonfiniteUpdate, Rollback, Tracker
+from dstransformer.tracking.events import NonfiniteUpdate, Rollback, Tracker
 from dstransformer.training.checkpoints.format import Checkpoint, RecoveryState, TrainState
 from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.engine import Step

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session, supervise
+from dstransformer.distributed.supervision.stop_signals import StopRequested
 from dstransformer.distributed.world import World
 from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
+from dstransformer.tracking.events import CostTotal, Message, RunEnd
+from dstransformer.tracking.tracker import build_tracker
 from dstransformer.training.automatic import choose_on_all
 from dstransformer.training.checkpoints.format import Cost
 from dstransformer.training.checkpoints.mirror import fetch_resumed, with_mirror
@@ -129,7 +131,9 @@ def _run(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: 
         finished = trainer.fit()
         step, cost = trainer.state.step, trainer.cost.total
         tracker.emit(CostTotal(step, trainer.cost.totals))
-        final = make_final_bundle(trainer) if finished else None
+        final = None
+        with suppress(StopRequested):
+            final = make_final_bundle(trainer) if finished else None
     session.enter("the end of the run")
     if final is None:
         tracker.emit(RunEnd("killed"))

@@ -102,10 +102,6 @@ class TrainRequest:
         for name, value in {**paths, "preset": os.fspath(self.preset), "resume": os.fspath(self.resume)}.items():
             object.__setattr__(self, name, value)
 
-    def for_its_batch(self) -> TrainRequest:
-        """The new run whose largest update is to be found."""
-        return replace(self, overrides=[*self.overrides, "batch.micro_batches=auto"], resume="never")
-
 
 @dataclass(frozen=True)
 class Setup:
@@ -193,7 +189,9 @@ def resolve_on_all(request: TrainRequest) -> Setup:
     processes = check_launch(os.environ)
     try:
         setup = resolve_setup(request, processes)
-        check_packages(setup.config)
+        mirror = ["fsspec"] if setup.config.checkpoint.mirror is not None else []
+        mlflow = ["mlflow"] if setup.config.tracking.enabled else []
+        check_installed("deepspeed", *mlflow, *mirror, *setup.config.tracking.also)
     except Exception as error:
         if processes.world_size == 1:
             raise
@@ -235,16 +233,6 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
     if processes.rank == 0 and is_local:
         setup.checkpoints.find(request.resume, verify=False)
     return replace(setup, pretrained=_open_pretrained(request, setup, needed=processes.rank == 0 and is_local))
-
-
-def check_packages(config: Config) -> None:
-    """Check that the packages of a training are installed, before anything is written.
-
-    Raises:
-        UserError: One is missing.
-    """
-    mirror = ["fsspec"] if config.checkpoint.mirror is not None else []
-    check_installed("deepspeed", *(["mlflow"] if config.tracking.enabled else []), *mirror, *config.tracking.also)
 
 
 def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
@@ -357,7 +345,8 @@ def check_setup(setup: Setup, world: World) -> None:
     Raises:
         UserError: A check failed on any rank; raised on all of them.
     """
-    from dstransformer.model import DTYPES, check_backend
+    from dstransformer.model import DTYPES
+    from dstransformer.model.ops import check_backend
 
     with world.collective_errors():
         check_corpus(setup, verify=world.local_rank == 0)

@@ -13,7 +13,7 @@ from dstransformer.distributed.supervision.stop_signals import StopRequested
 from dstransformer.errors import DivergedError, counted
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.validation import Validator
-from dstransformer.tracking import (
+from dstransformer.tracking.events import (
     CostTotal,
     EvaluationDone,
     EvaluationProgress,
@@ -84,14 +84,22 @@ class Trainer:
             StorageError: The last checkpoint could not be saved, or the run was stopped before any was.
         """
         self.cost.start_clock()
-        if self.is_pretrained and self.state.step == 0 and not self._score_start():
+        try:
+            self._train()
+        except StopRequested:
+            self.checkpoints.raise_if_nothing_saved()
             return False
-        if not self._validate_if_missed():
-            return False
+        return True
+
+    def _train(self) -> None:
+        if self.is_pretrained and self.state.step == 0:
+            self._score_start()
+        self._validate_if_missed()
         while True:
             try:
                 if self.is_finished:
-                    return self._save_last()
+                    self._save_last()
+                    return
                 self.session.report(self.state.step + 1, UPDATE)
                 update = self.data.next()
                 result = self.engine.step(update, self.state.step + 1)
@@ -106,16 +114,17 @@ class Trainer:
                 self.recovery.record(self.state.step, update, result, nonfinite=flags.nonfinite)
                 if _is_due(self.state.step, self.config.training.log_every):
                     self._log()
-                stops = flags.stop
-                if not stops and (self.is_finished or _is_due(self.state.step, self.config.validation.every)):
-                    stops = not self._validate()
-                is_kept = self._is_worth_keeping(due=flags.save)
-                if stops or is_kept:
-                    self._save(interim=not is_kept)
-                if stops:
+                try:
+                    if flags.stop:
+                        raise StopRequested
+                    if self.is_finished or _is_due(self.state.step, self.config.validation.every):
+                        self._validate()
+                except StopRequested:
+                    self._save(interim=not self._is_worth_keeping(due=flags.save))
                     self.checkpoints.finish()
-                    self.checkpoints.raise_if_nothing_saved()
-                    return False
+                    raise
+                if self._is_worth_keeping(due=flags.save):
+                    self._save(interim=False)
             except DivergedError as error:
                 self._load(self.recovery.roll_back(error, self._current_state()))
 
@@ -171,8 +180,12 @@ class Trainer:
         self.tracker.emit(TrainingProgress(step, {**record, "epoch": float(self.state.position.epoch + 1)}))
         self.tracker.emit(CostTotal(step, self.cost.totals))
 
-    def evaluate(self, model: str, split: str, sentences: int) -> Evaluation | None:
-        """Evaluate what the validator has loaded, a ``model`` for the user; None if the run was stopped. Collective."""
+    def evaluate(self, model: str, split: str, sentences: int) -> Evaluation:
+        """Evaluate what the validator has loaded, a ``model`` for the user. Collective.
+
+        Raises:
+            StopRequested: The run was stopped meanwhile.
+        """
         name = f"{model} on {split}"
 
         def show(done: int, total: int) -> None:
@@ -180,77 +193,53 @@ class Trainer:
                 self.tracker.emit(Message(f"evaluating {name}: {counted(total, 'sentence')}"))
             self.tracker.emit(EvaluationProgress(name, done, total))
 
-        try:
-            return self.validator.evaluate(self.corpus.split(split), sentences, show)
-        except StopRequested:
-            return None
+        return self.validator.evaluate(self.corpus.split(split), sentences, show)
 
-    def _validate(self) -> bool:
-        """Evaluate the current weights. Returns False if the run was stopped meanwhile."""
+    def _validate(self) -> None:
         step = self.state.step
         self.evaluation = self._evaluate(f"update {step}")
-        if self.evaluation is None:
-            return False
         self.score = self.evaluation.main
         self.early_stopping.update(self.evaluation)
         if self.early_stopping.is_over:
             self.tracker.emit(Message(f"update {step}  stopping early: {self.early_stopping.describe()}"))
         self.tracker.emit(EvaluationDone("valid", step, self.evaluation))
         self.metrics.pause()
-        return True
 
-    def _score_start(self) -> bool:
-        """Score the bundle that training starts from. Early stopping counts only weights that the run can save.
-
-        Returns False if the run was stopped meanwhile.
-        """
+    def _score_start(self) -> None:
+        """Score the bundle that training starts from. Early stopping counts only weights that the run can save."""
         name = "the bundle that training starts from"
         self.tracker.emit(Message(f"update 0  scoring {name}"))
         evaluation = start = self._evaluate(name)
-        if evaluation is None:
-            return False
         split, sentences = self.corpus.split("validation"), self.config.validation.final_sentences
         if self.validator.score_name(split, sentences) != evaluation.main.name:  # which the final evaluation compares
             start = self.evaluate(name, "validation", sentences)
-        if start is None:
-            return False
         self.tracker.emit(EvaluationDone("valid", 0, evaluation))
         self.checkpoints.record_start(start.main)
         self.metrics.pause()
-        return True
 
-    def _evaluate(self, model: str) -> Evaluation | None:
+    def _evaluate(self, model: str) -> Evaluation:
         self.session.report(self.state.step, "validation")
         self.validator.load(self.engine.iter_weights())
         return self.evaluate(model, "validation", self.config.validation.bleu_sentences)
 
-    def _validate_if_missed(self) -> bool:
-        """Do the validation that a stop request prevented, so that a resumed run equals an uninterrupted one.
-
-        Returns False if another one prevents it.
-        """
+    def _validate_if_missed(self) -> None:
+        """Do the validation that a stop request prevented, so that a resumed run equals an uninterrupted one."""
         is_due = self.state.step > 0 and _is_due(self.state.step, self.config.validation.every)
         if is_due and not self.is_finished and self.score is None:
-            if not self._validate():
-                return False
+            self._validate()
             self.checkpoints.add_score(self._current_state(), self.score, interim=not self._is_worth_keeping(due=False))
-        return True
 
     def _save(self, *, interim: bool) -> None:
         self.session.report(self.state.step, "checkpoint")
         self.checkpoints.begin(self.engine.snapshot, self._current_state(), self.score, interim=interim)
         self.metrics.pause()
 
-    def _save_last(self) -> bool:
-        """Make sure that the last checkpoint is complete and has a score, which it lacks if the run was stopped there.
-
-        Returns:
-            False if the run was stopped in the meantime.
-        """
+    def _save_last(self) -> None:
+        """Make sure that the last checkpoint is complete and has a score, which it lacks if a stop prevented it."""
         self.session.report(self.state.step, "the last checkpoint")
-        if self.score is None and not self._validate():
-            return False
-        return self.checkpoints.save_last(self.engine.snapshot, self._current_state(), self.score)
+        if self.score is None:
+            self._validate()
+        self.checkpoints.save_last(self.engine.snapshot, self._current_state(), self.score)
 
     def _current_state(self) -> TrainState:
         """What a checkpoint of the current weights holds beside them."""

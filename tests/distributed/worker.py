@@ -35,7 +35,8 @@ from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import DivergedError
-from dstransformer.tracking import MetricsLog, NullTracker, RunStart, Tracker
+from dstransformer.tracking.events import NullTracker, RunStart, Tracker
+from dstransformer.tracking.metrics_log import MetricsLog
 from dstransformer.training import engine as engine_module
 from dstransformer.training.build import build_trainer
 from dstransformer.training.checkpoints.format import read_checkpoint

@@ -15,7 +15,8 @@ from support.training.runs import TINY, losses
 
 from dstransformer.config import load_config
 from dstransformer.decoding import beam_search
-from dstransformer.model import Backend, Ensemble, Transformer, open_bundle
+from dstransformer.model import Ensemble, Transformer, open_bundle
+from dstransformer.model.ops import Backend
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,7 +10,8 @@ import torch
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 
 from dstransformer.data.packing import Packing
-from dstransformer.model import Backend, Transformer, ops
+from dstransformer.model import Transformer, ops
+from dstransformer.model.ops import Backend
 
 if TYPE_CHECKING:
     from support.models.gpu_sentences import Kind

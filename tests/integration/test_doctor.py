@@ -23,7 +23,7 @@ from support.services.mlflow_runs import make_tracker, pending
 from support.services.mlflow_server import MlflowServer, make_start
 from support.training.runs import TINY
 
-from dstransformer.tracking import RunEnd
+from dstransformer.tracking.events import RunEnd
 
 Findings = dict[str, dict[str, Any]]
 

@@ -15,7 +15,7 @@ from support.services.mlflow_runs import send_rest
 from support.training.runs import TINY
 
 from dstransformer.config import load_config
-from dstransformer.tracking import resolve_experiment
+from dstransformer.tracking.mlflow.location import resolve_experiment
 
 EXPERIMENT = "dstransformer"
 

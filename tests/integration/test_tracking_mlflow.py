@@ -32,22 +32,20 @@ from support.services.mlflow_server import MlflowServer, evaluation_of, make_sta
 from dstransformer.config import load_config
 from dstransformer.errors import StorageError
 from dstransformer.evaluation import Sample
-from dstransformer.tracking import (
-    METRICS_NAME,
+from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
     EvaluationDone,
-    MetricsLog,
     NonfiniteUpdate,
     Rollback,
     RunEnd,
-    TrackingState,
     TrainingProgress,
-    build_tracker,
-    resolve_tracking_uri,
-    send_pending,
 )
+from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
+from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OUTBOX_NAME
+from dstransformer.tracking.mlflow.tracked_run import send_pending
+from dstransformer.tracking.tracker import build_tracker
 
 pytestmark = pytest.mark.usefixtures("patience")
 

@@ -35,15 +35,8 @@ from dstransformer.data import InputFile, PartInfo, SourceInfo
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking import (
-    BundleSaved,
-    CheckpointSaved,
-    EvaluationDone,
-    RunEnd,
-    TrainingProgress,
-    register_bundle,
-    send_pending,
-)
+from dstransformer.tracking.events import BundleSaved, CheckpointSaved, EvaluationDone, RunEnd, TrainingProgress
+from dstransformer.tracking.mlflow.tracked_run import register_bundle, send_pending
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -283,7 +276,7 @@ import sys, time
 from pathlib import Path
 from support.services.mlflow_runs import make_tracker
 from support.services.mlflow_server import make_start
-from dstransformer.tracking import TrainingProgress
+from dstransformer.tracking.events import TrainingProgress
 tracker = make_tracker(Path(sys.argv[1]), sys.argv[2])
 tracker.emit(make_start())
 tracker.emit(TrainingProgress(1, {"loss": 1.0}))

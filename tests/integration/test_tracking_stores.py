@@ -25,20 +25,12 @@ from support.services.mlflow_server import evaluation_of, make_start, wait_until
 from support.training.runs import TINY
 
 from dstransformer.errors import DataError, StorageError
-from dstransformer.tracking import (
-    METRICS_NAME,
-    BundleSaved,
-    MetricsLog,
-    RunEnd,
-    TrainingProgress,
-    close_group,
-    open_group,
-    register_bundle,
-    resolve_tracking_uri,
-    send_pending,
-)
-from dstransformer.tracking.mlflow.location import STATE_NAME
+from dstransformer.tracking.events import BundleSaved, RunEnd, TrainingProgress
+from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
+from dstransformer.tracking.mlflow.location import STATE_NAME, resolve_tracking_uri
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
+from dstransformer.tracking.mlflow.parent_run import close_group, open_group
+from dstransformer.tracking.mlflow.tracked_run import register_bundle, send_pending
 
 pytestmark = pytest.mark.usefixtures("patience")
 

@@ -75,10 +75,6 @@ class Session:
         """What has asked the run to stop."""
         return self._stop.received or "a signal to another process"
 
-    def should_stop(self) -> bool:
-        """Whether any process has been asked to stop. Collective."""
-        return self.world.any(self._stop.received is not None)[0]
-
     def combine_flags(self, *, save: bool, writing: bool, nonfinite: bool) -> Flags:
         """Combine what the ranks have found after an update, in its one control message. See :class:`Flags`."""
         flags = Flags(*self.world.any(self._stop.received is not None, save, writing, nonfinite))
@@ -110,14 +106,17 @@ class Session:
         """From now on a stop request ends an evaluation, not an update, as its announcement says."""
         self._stop.updates_done = True
 
-    def wait(self, seconds: float) -> bool:
-        """Wait on all ranks. Returns False within a second of a stop request to any process. Collective."""
+    def wait(self, seconds: float) -> None:
+        """Wait on all ranks. Collective.
+
+        Raises:
+            StopRequested: A process was asked to stop, less than a second before.
+        """
         until = time.monotonic() + seconds
         while self.world.any(time.monotonic() < until)[0]:
-            if self.should_stop():
-                return False
+            if self.world.any(self._stop.received is not None)[0]:
+                raise StopRequested
             time.sleep(max(0.0, min(_POLL_SECONDS, until - time.monotonic())))
-        return True
 
     def report(self, step: int, phase: str) -> None:
         """Tell the monitor which update this process starts, and what it does in it."""

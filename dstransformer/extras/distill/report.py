@@ -15,7 +15,8 @@ from dstransformer.config import load_config
 from dstransformer.io.command import run_guarded
 from dstransformer.io.files import replace_file
 from dstransformer.io.json_text import read_json
-from dstransformer.tracking import close_group, open_group, resolve_experiment
+from dstransformer.tracking.mlflow.location import resolve_experiment
+from dstransformer.tracking.mlflow.parent_run import close_group, open_group
 
 FORMAT_VERSION = 1
 

@@ -30,8 +30,10 @@ from dstransformer.io.files import hold_lock, replace_file, storage_errors
 from dstransformer.io.products import enclosing_product
 from dstransformer.io.progress import note
 from dstransformer.model import parameter_count
-from dstransformer.tracking import RunStatus, close_group, open_group, resolve_experiment, resolve_tracking_uri
+from dstransformer.tracking.events import RunStatus
+from dstransformer.tracking.mlflow.location import resolve_experiment, resolve_tracking_uri
 from dstransformer.tracking.mlflow.page import manifest_digest
+from dstransformer.tracking.mlflow.parent_run import close_group, open_group
 
 STATE_NAME = "table3.json"
 LOCK_NAME = ".table3.lock"

@@ -17,6 +17,7 @@ from dstransformer.config import compose, precision_of, write_config
 from dstransformer.data import Corpus, Split
 from dstransformer.distributed.child import run_dst
 from dstransformer.distributed.launcher import Processes
+from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import DataError, DstError, UserError, counted
 from dstransformer.evaluation import Evaluation
@@ -322,7 +323,8 @@ def _evaluate(
     """Evaluate a bundle on the held-out splits of a record, as the end of a training does."""
     config = record.config
     precision = precision_of(compose(config, record.world_size))
-    validator = Validator(config, corpus.tokenizer, world, precision, build_task(corpus.manifest, config.validation))
+    task = build_task(corpus.manifest, config.validation)
+    validator = Validator(config, corpus.tokenizer, Session(world), precision, task)
     validator.load(bundle.load_weights().items())
     for name in record.figures:
         split = corpus.split(name)

@@ -121,7 +121,7 @@ def _load(options: argparse.Namespace) -> Model:
         ConfigError: An option is out of bounds, or the device does not exist.
         DstError: There is not enough memory.
     """
-    from dstransformer.decoding.commands import import_translator
+    from dstransformer import decoding
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.exchange.ct2_engine import open_exported
     from dstransformer.extras.serving.loaded_model import LoadedModel
@@ -133,7 +133,7 @@ def _load(options: argparse.Namespace) -> Model:
     options.max_input_tokens, options.long = 0, "cut"  # nothing is cut: the server refuses longer inputs
     with memory_errors("load the model", "free some, or choose another --device"):
         if isinstance(served, Bundle) and not uses_ct2(options):
-            translator = load_decoder(options, served, import_translator, keep_nan=True)
+            translator = load_decoder(options, served, lambda: decoding.Translator, keep_nan=True)
         else:
             translator = load_ct2(options, served)
     model = LoadedModel(served, translator)

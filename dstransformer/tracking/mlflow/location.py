@@ -108,7 +108,7 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     if path.is_dir():
         raise ConfigError(f"the tracking store {path} is a folder: move it, or name another store with tracking.uri")
     _, mark, options = uri.partition("?")
-    return sqlite_address(path) + mark + options
+    return sqlite_address(path, uri.partition(":///")[0]) + mark + options
 
 
 def resolve_experiment(configured: str | None) -> str:
@@ -149,11 +149,12 @@ def is_same_store(one: str, other: str) -> bool:
     return _USER.sub("://", without_secrets(one)) == _USER.sub("://", without_secrets(other))
 
 
-def sqlite_address(path: Path) -> str:
+def sqlite_address(path: Path, scheme: str = "sqlite") -> str:
     """The address of a SQLite file. SQLAlchemy ends its name at ``?`` and decodes ``%41``; ``&key=`` seems a secret."""
     name = re.sub(r"[%?&\n]", lambda character: quote(character[0]), str(path))
-    # MLflow makes the folder of a file at sqlite:/// without decoding its name.
-    return f"sqlite:///{name}" if name == str(path) else f"sqlite+pysqlite:///{name}"
+    if scheme == "sqlite" and name != str(path):  # MLflow makes the folder of a file there without decoding its name
+        scheme = "sqlite+pysqlite"
+    return f"{scheme}:///{name}"
 
 
 def sqlite_path(tracking_uri: str) -> Path | None:

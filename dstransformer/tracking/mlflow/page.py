@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dstransformer.config import MixtureStage
+from dstransformer.config.schema import MixtureStage
 from dstransformer.data import Direction, Manifest, PartInfo, SourceInfo
 from dstransformer.errors import shell_word, without_secrets
 from dstransformer.evaluation import Evaluation

@@ -24,7 +24,7 @@ from dstransformer.io.files import ROOM_ADVICE, file_sha256, storage_errors, syn
 from dstransformer.io.products import is_run
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import save_bundle
-from dstransformer.tracking import CheckpointSaved, SaveFailed, Tracker
+from dstransformer.tracking.events import CheckpointSaved, SaveFailed, Tracker
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import BUNDLE, STATE, Checkpoint, Snapshot, TrainState
 from dstransformer.training.checkpoints.shards import write_shards
@@ -141,18 +141,16 @@ class CheckpointManager:
             self._newest = None
             self._record_failure(pending.state.step, error)
 
-    def save_last(self, take_snapshot: Callable[[], Snapshot], state: TrainState, score: Score | None) -> bool:
+    def save_last(self, take_snapshot: Callable[[], Snapshot], state: TrainState, score: Score | None) -> None:
         """Make sure that the checkpoint of the last update is complete and has its score.
 
-        Returns:
-            False if the run was stopped while it waited for the disk.
-
         Raises:
-            StorageError: The disk refused it several times; or the run was stopped, and nothing was saved at all.
+            StorageError: The disk refused it several times.
+            StopRequested: The run was stopped while it waited for the disk.
             DivergedError: A weight is NaN or infinite.
         """
 
-        def attempt() -> bool:
+        def attempt() -> None:
             try:
                 if self._newest != (state.step, score is not None):
                     self._begin(take_snapshot, state, score)
@@ -160,12 +158,8 @@ class CheckpointManager:
             except StorageError as error:
                 self._newest, self._failure = None, error
                 raise
-            return True
 
-        if self.retry_policy(state.step).run("the last checkpoint", attempt):
-            return True
-        self.raise_if_nothing_saved()
-        return False
+        self.retry_policy(state.step).run("the last checkpoint", attempt)
 
     def raise_if_nothing_saved(self) -> None:
         """At a stop: check that this process has saved at least one of the checkpoints that it tried to save.

@@ -24,7 +24,8 @@ from dstransformer.io.files import ROOM_ADVICE, is_plain_name, replace_file, rep
 from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.remote import RemoteFolder, is_address
 from dstransformer.model.bundle import PROVENANCE
-from dstransformer.tracking import BundleSaved, CheckpointSaved, Event, FanOut, RunEnd, Tracker
+from dstransformer.tracking.events import BundleSaved, CheckpointSaved, Event, RunEnd, Tracker
+from dstransformer.tracking.tracker import FanOut
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import Checkpoint, open_checkpoint
 from dstransformer.training.checkpoints.integrity import MANIFEST

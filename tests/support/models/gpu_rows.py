@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dstransformer.config import load_config
 from dstransformer.decoding import beam_search
-from dstransformer.model import Backend, Ensemble, Transformer, ops
-from dstransformer.model.ops import gpu_attention, gpu_best, gpu_library, gpu_loss, gpu_norm, reference
+from dstransformer.model import Ensemble, Transformer, ops
+from dstransformer.model.ops import Backend, gpu_attention, gpu_best, gpu_library, gpu_loss, gpu_norm, reference
 from support.models.numerics import assert_near
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 

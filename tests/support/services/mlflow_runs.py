@@ -9,11 +9,9 @@ from pathlib import Path
 from mlflow.entities import LoggedModel, Run
 from mlflow.tracking import MlflowClient
 
-from dstransformer.tracking import (
-    MlflowTracker,
-    TrackingState,
-)
+from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import Outbox
+from dstransformer.tracking.mlflow.tracker import MlflowTracker
 from support.processes.launching import run_dst
 
 EXPERIMENT = "translation"

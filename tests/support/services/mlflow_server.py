@@ -24,7 +24,7 @@ from dstransformer.data import (
     TokenizerInfo,
 )
 from dstransformer.evaluation import Evaluation, Sample, Score
-from dstransformer.tracking import RunStart
+from dstransformer.tracking.events import RunStart
 from support.processes.forks import environment
 from support.processes.launching import free_port, wait_until
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dstransformer.tracking import EvaluationDone, MetricsLog, TrainingProgress
+from dstransformer.tracking.events import EvaluationDone, TrainingProgress
+from dstransformer.tracking.metrics_log import MetricsLog
 from support.services.mlflow_server import evaluation_of
 
 

@@ -7,14 +7,8 @@ import pytest
 import yaml
 
 from dstransformer.cli.options import TOKENIZERS
-from dstransformer.config import (
-    BleuTokenizer,
-    load_config,
-    preset_names,
-    preset_summary,
-    read_config,
-    write_config,
-)
+from dstransformer.config import load_config, preset_names, preset_summary, read_config, write_config
+from dstransformer.config.schema import BleuTokenizer
 from dstransformer.errors import ConfigError
 
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.data.corpora import TEXT, small_tokenizer, train_model, write_corpus
 
-from dstransformer.config import CaseChange, Modifier, OtherModifier, Typos, load_config
+from dstransformer.config import CaseChange, Modifier, Typos, load_config
+from dstransformer.config.schema import OtherModifier
 from dstransformer.data import UNK_ID, Corpus, Split, Tokenizer
 from dstransformer.data.augment import (
     Augmentation,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dstransformer.config import MixtureStage, load_config
+from dstransformer.config import load_config
+from dstransformer.config.schema import MixtureStage
 from dstransformer.data import PartInfo
 from dstransformer.data.mixture import Mixture, build_mixture, describe_mixture, temperature_weights
 from dstransformer.data.plan import Budget, plan_epoch

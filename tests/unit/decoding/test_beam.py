@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dstransformer.config import DecodingConfig, load_config
 from dstransformer.data import BOS_ID, EOS_ID
-from dstransformer.decoding import Hypothesis, beam, beam_search
+from dstransformer.decoding import beam, beam_search
+from dstransformer.decoding.beam import Hypothesis
 from dstransformer.model import Ensemble, Transformer
 
 VOCAB = 7  # the four special ids and three pieces; the embedding has an eighth row

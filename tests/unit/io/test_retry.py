@@ -34,18 +34,17 @@ def test_a_write_is_tried_several_times_unless_the_program_stops() -> None:
     failures: list[tuple[str, int]] = []
     waits: list[float] = []
 
-    def wait(seconds: float) -> bool:
-        waits.append(seconds)
-        return True
+    def stop(_: float) -> None:
+        raise InterruptedError
 
-    policy = RetryPolicy(7.0, wait, lambda what, error, left: failures.append((f"{what}: {error}", left)))
+    policy = RetryPolicy(7.0, waits.append, lambda what, error, left: failures.append((f"{what}: {error}", left)))
     assert policy.run("the bundle", Disk(MAX_TRIES - 1).save) == "done"
     assert failures == [("the bundle: cannot write it", left) for left in (4, 3, 2, 1)]
     assert waits == [7.0] * 4
     with pytest.raises(StorageError, match="the bundle could not be saved, in 5 tries: cannot write it"):
         policy.run("the bundle", Disk(MAX_TRIES).save)
-    stopped = RetryPolicy(7.0, lambda _: False, lambda *_: None)
-    assert stopped.run("the bundle", Disk(1).save) is None
+    with pytest.raises(InterruptedError):
+        RetryPolicy(7.0, stop, lambda *_: None).run("the bundle", Disk(1).save)
 
 
 def test_the_error_of_all_processes_stays_one_of_all_processes() -> None:
@@ -56,7 +55,7 @@ def test_the_error_of_all_processes_stays_one_of_all_processes() -> None:
         raise error
 
     with pytest.raises(StorageError) as raised:
-        RetryPolicy(0.0, lambda _: True, lambda *_: None).run("it", refuse)
+        RetryPolicy(0.0, lambda _: None, lambda *_: None).run("it", refuse)
     assert raised.value.shared
 
 

@@ -11,8 +11,8 @@ from support.models.packed import VOCAB, draw_pairs, model_logits, tiny_config
 from torch import Tensor
 
 from dstransformer.data.packing import Packing
-from dstransformer.model import AttentionWeights, Transformer, attention_weights
-from dstransformer.model.attention_weights import record_projections, softmax_weights
+from dstransformer.model import Transformer, attention_weights
+from dstransformer.model.attention_weights import AttentionWeights, record_projections, softmax_weights
 from dstransformer.model.transformer import MultiHeadAttention
 
 SRC, TGT = draw_pairs(((9, 7),))[0]

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from dstransformer.config import load_config
 from dstransformer.data.packing import Packing, fill_rows
-from dstransformer.decoding import Hypothesis, beam_search
+from dstransformer.decoding import beam_search
+from dstransformer.decoding.beam import Hypothesis
 from dstransformer.model import Ensemble, Transformer, ops
 from dstransformer.model.ops import cpu, library, reference
 

@@ -10,8 +10,8 @@ from support.models.packed import tiny_config
 from torch import Tensor
 
 from dstransformer.data.packing import Packing
-from dstransformer.model import RoundedWeights, Transformer
-from dstransformer.model.ops import reference
+from dstransformer.model import Transformer
+from dstransformer.model.ops import RoundedWeights, reference
 
 VOCAB = 40
 HALVES = [torch.bfloat16, torch.float16]

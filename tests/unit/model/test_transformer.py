@@ -11,7 +11,8 @@ from support.models.packed import VOCAB, draw_pairs, model_logits, pack, tiny_co
 from torch import Tensor, nn
 
 from dstransformer.data import BOS_ID
-from dstransformer.model import IncrementalDecoder, Transformer
+from dstransformer.model import Transformer
+from dstransformer.model.incremental import IncrementalDecoder
 
 #: ``x sigmoid(x)``, and ``x Phi(x)`` with the normal distribution function.
 ACTIVATIONS: dict[str, Any] = {

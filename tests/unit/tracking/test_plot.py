@@ -14,7 +14,8 @@ from support.services.mlflow_server import evaluation_of
 from support.training.metrics import write_run
 
 from dstransformer.errors import DataError
-from dstransformer.tracking import EvaluationDone, MetricsLog, TrainingProgress
+from dstransformer.tracking.events import EvaluationDone, TrainingProgress
+from dstransformer.tracking.metrics_log import MetricsLog
 from dstransformer.tracking.plot import draw_runs, draw_training, moving_average, read_curves, read_runs
 
 PANELS = ["loss", "perplexity", "validation BLEU", "learning rate", "gradient norm", "tokens per second"]

@@ -21,31 +21,29 @@ from dstransformer.errors import ConfigError, DataError, UserError
 from dstransformer.evaluation import Sample
 from dstransformer.exchange.pyfunc import BundleModel
 from dstransformer.io.files import hold_lock
-from dstransformer.tracking import (
+from dstransformer.tracking.console import ConsoleProgress
+from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
-    ConsoleProgress,
     CostTotal,
     EvaluationDone,
     EvaluationProgress,
     Event,
-    FanOut,
     Message,
-    MetricsLog,
     NullTracker,
     RunEnd,
     RunStart,
     SaveFailed,
     Tracker,
-    TrackingState,
     TrainingProgress,
     UpdateDone,
-    build_tracker,
-    resolve_tracking_uri,
-    send_pending,
 )
+from dstransformer.tracking.metrics_log import MetricsLog
+from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.page import manifest_digest
 from dstransformer.tracking.mlflow.records import flatten
+from dstransformer.tracking.mlflow.tracked_run import send_pending
+from dstransformer.tracking.tracker import FanOut, build_tracker
 
 
 def drive(tracker: Tracker, folder: Path) -> None:

@@ -15,6 +15,7 @@ from support.services.serving import save_small_bundle
 
 from dstransformer.config import Config, load_config
 from dstransformer.data.plan import Position
+from dstransformer.distributed.supervision.stop_signals import StopRequested
 from dstransformer.evaluation.validation import score_name
 from dstransformer.io.files import file_sha256
 from dstransformer.io.retry import RetryPolicy
@@ -169,7 +170,6 @@ def comparison(retry: RetryPolicy) -> _Comparison:
     trainer: Any = SimpleNamespace(
         session=SimpleNamespace(
             world=SimpleNamespace(collective_errors=nullcontext),
-            should_stop=lambda: False,
             enter=lambda _: None,
             until_stopped=lambda work: work(),
         ),
@@ -194,13 +194,18 @@ def test_a_candidate_that_cannot_be_read_now_is_read_again(tmp_path: Path, monke
     def record(what: str, error: Exception, left: int) -> None:
         failures.append((what, str(error).rpartition(": ")[2], left))
 
-    patient, stopped = RetryPolicy(0.0, lambda _: True, record), RetryPolicy(0.0, lambda _: False, record)
+    def stop(_: float) -> None:
+        raise StopRequested
+
+    patient, stopped = RetryPolicy(0.0, lambda _: None, record), RetryPolicy(0.0, stop, record)
     monkeypatch.setattr(bundle, "file_sha256", fail)
     assert comparison(patient).score(candidates) == {"last": 20.0}
     monkeypatch.setattr(bundle, "file_sha256", fail)
-    assert comparison(stopped).score(candidates) is None
+    with pytest.raises(StopRequested):
+        comparison(stopped).score(candidates)
     monkeypatch.setattr(bundle, "file_sha256", fail)
-    assert comparison(stopped).evaluate_bundle(path, (4,)) is None
+    with pytest.raises(StopRequested):
+        comparison(stopped).evaluate_bundle(path, (4,))
     last = "the evaluation of the last checkpoint"
     assert failures == [(what, "Stale file handle", 4) for what in (last, last, "the evaluation of the bundle")]
 

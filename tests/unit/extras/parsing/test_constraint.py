@@ -14,7 +14,8 @@ from torch import Tensor
 
 from dstransformer.config import DecodingConfig, load_config
 from dstransformer.data import BOS_ID, EOS_ID
-from dstransformer.decoding import Hypothesis, beam_search, length_penalty
+from dstransformer.decoding import beam_search, length_penalty
+from dstransformer.decoding.beam import Hypothesis
 from dstransformer.extras.parsing.constraint import MAX_DEPTH, SymbolTable, TreeConstraint
 from dstransformer.extras.parsing.linearise import Linearisation
 from dstransformer.extras.parsing.trees import TOP, Tree

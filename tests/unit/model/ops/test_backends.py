@@ -7,8 +7,7 @@ import torch
 from support.models.packed import tiny_config
 
 from dstransformer.errors import ConfigError
-from dstransformer.model import Backend, check_backend
-from dstransformer.model.ops import varlen
+from dstransformer.model.ops import Backend, check_backend, varlen
 
 CUDA = torch.device("cuda")
 

@@ -11,8 +11,8 @@ from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 from torch import Tensor
 
 from dstransformer.config import ModelConfig, load_config
-from dstransformer.model import Backend, Transformer
-from dstransformer.model.ops import varlen
+from dstransformer.model import Transformer
+from dstransformer.model.ops import Backend, varlen
 
 #: As many tokens as rows, because a GPU has no filler.
 LENGTHS = ((5, 7), (1, 3), (9, 2), (1, 4))

@@ -12,7 +12,7 @@ from dstransformer.config import load_config
 from dstransformer.data import Direction, InputFile, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation, Score
-from dstransformer.tracking import RunStart
+from dstransformer.tracking.events import RunStart
 from dstransformer.tracking.mlflow.location import sqlite_address
 from dstransformer.tracking.mlflow.page import (
     MAX_FILES,

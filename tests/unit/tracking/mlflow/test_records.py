@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.services.mlflow_server import evaluation_of, make_start
 
-from dstransformer.tracking import CheckpointSaved, EvaluationDone, Rollback, TrainingProgress
+from dstransformer.tracking.events import CheckpointSaved, EvaluationDone, Rollback, TrainingProgress
 from dstransformer.tracking.mlflow.outbox import Record
 from dstransformer.tracking.mlflow.records import Recorder, steps_in
 from dstransformer.tracking.mlflow.tracker import publishing_interval

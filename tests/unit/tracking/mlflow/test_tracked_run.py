@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from mlflow.utils.validation import _validate_metric_name
 
-from dstransformer.tracking import find_run, log_evaluation
 from dstransformer.tracking.mlflow.outbox import Outbox
+from dstransformer.tracking.mlflow.tracked_run import find_run, log_evaluation
 
 
 @pytest.fixture

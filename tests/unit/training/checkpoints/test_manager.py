@@ -18,12 +18,12 @@ from dstransformer.config import load_config
 from dstransformer.data.plan import Position
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
-from dstransformer.distributed.supervision.stop_signals import StopRequest
+from dstransformer.distributed.supervision.stop_signals import StopRequest, StopRequested
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import StorageError
 from dstransformer.evaluation import Score
 from dstransformer.io.retry import MAX_TRIES
-from dstransformer.tracking import CheckpointSaved, Event, SaveFailed, Tracker
+from dstransformer.tracking.events import CheckpointSaved, Event, SaveFailed, Tracker
 from dstransformer.training.checkpoints import checkpoint_folder
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import Snapshot, TrainState
@@ -100,13 +100,15 @@ def test_the_last_checkpoint_is_tried_several_times_unless_the_run_is_stopped(wo
         manager.save_last(take_snapshot, state(7), None)
     assert record.unsaved == [(7, "the last checkpoint")] * MAX_TRIES
     (tmp_path / "a").mkdir()
-    assert manager.save_last(take_snapshot, state(7), None)
+    manager.save_last(take_snapshot, state(7), None)
     stop.received = "SIGTERM"
     folder = CheckpointFolder(tmp_path / "b" / "checkpoints")
     patient = load_config("toy", ["checkpoint.retry_seconds=3600"])
     stopped = CheckpointManager(folder, patient, small_tokenizer(), {}, session, record)
-    with pytest.raises(StorageError, match="cannot write"):
+    with pytest.raises(StopRequested):
         stopped.save_last(take_snapshot, state(7), None)
+    with pytest.raises(StorageError, match="cannot write"):
+        stopped.raise_if_nothing_saved()
 
 
 def test_a_full_disk_at_the_manifest_leaves_no_partial_checkpoint(
