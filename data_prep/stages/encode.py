@@ -41,7 +41,6 @@ from dstransformer.data import (
     WordCounts,
 )
 from dstransformer.data.directions import common_language
-from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.errors import DataError
 from dstransformer.io.progress import Progress
 
@@ -295,20 +294,18 @@ class Encoder:
 
     def _warn_of_unwritable(self, path: Path, form: NormalForm) -> None:
         tokenizer = load_tokenizer(self.vocab)
-        references = [_plain(text) for batch in iter_pairs(path) for text in batch["tgt"].to_pylist()]
-        outputs = map(_plain, tokenizer.decode(tokenizer.encode([normalise(text, form) for text in references])))
-        changed = [(text, output) for text, output in zip(references, outputs, strict=True) if text != output]
+        references = [text for batch in iter_pairs(path) for text in batch["tgt"].to_pylist()]
+        outputs = tokenizer.decode(tokenizer.encode([normalise(text, form) for text in references]))
+        changed = [pair for pair in zip(references, outputs, strict=True) if pair[0].split() != pair[1].split()]
         if changed:
             reference, output = min(changed, key=lambda pair: len(pair[0]))
-            is_composed = normalise(reference, "nfc") == normalise(output, "nfc")
-            advice = (
-                "write the references in Unicode form NFC"
-                if is_composed
-                else "leave out --normalise-target, or take another tokenizer"
-            )
+            advice = "leave out --normalise-target, or take another tokenizer"
+            if normalise(reference, "nfc") == normalise(output, "nfc"):  # they look alike
+                reference, output = ascii(reference)[1:-1], ascii(output)[1:-1]
+                advice = "write the references in Unicode form NFC, without invisible characters"
             self.progress.note(
                 f"warning: a model cannot write {len(changed) / len(references):.1%} of the target sentences of "
-                f"{path.stem} as they are, such as {reference!r} as {output!r}: {advice}"
+                f"{path.stem} as they are, such as '{reference}' as '{output}': {advice}"
             )
 
     def _encode(
@@ -333,10 +330,6 @@ class Encoder:
         if not files.total() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
         return total, files, words, examples
-
-
-def _plain(text: str) -> str:
-    return " ".join(plain_spaces(text).split())
 
 
 def _encoded_chunk(root: Path, chunk: Chunk) -> Path:

@@ -20,7 +20,7 @@ from data_prep.sources.files import swapped_sides
 from data_prep.sources.opening import Part, held_out_sizes
 from data_prep.stages.glance import look_at
 from data_prep.stages.holdout import hold_out
-from data_prep.stages.text import TextFormat
+from data_prep.stages.text import TextFormat, fold
 from data_prep.store.chunks import CHUNKS, Report
 from data_prep.store.folders import list_names
 from data_prep.store.pairs import PairsWriter, count_files, index_pairs, take_pairs
@@ -105,10 +105,10 @@ class Read(StoredStage[ReadReport]):
                 step = size // MAX_PAIRS + 1 if split == "train" else 1
                 table = take_pairs(path, np.arange(begin, end, step), index)
                 warnings = look_at(part, name, table) if split in part.source.splits else []  # not held out of training
-                if split != "train" and (
-                    empty := judge_empty(name, table["src"].to_pylist(), table["tgt"].to_pylist())
-                ):
-                    warnings.append(empty)
+                if split != "train":
+                    sides = {"sources": "src", "references": "tgt"}
+                    empty = judge_empty({f"{k} of {name}": fold(table[v].to_pylist()) for k, v in sides.items()})
+                    warnings += [empty] if empty else []
                 for text in warnings:
                     work.progress.note(f"warning: {text}")
 

@@ -237,6 +237,7 @@ def _nfc() -> dict[str, str]:
     for character in map(chr, range(sys.maxunicode + 1)):
         if character.isspace() and character != " ":
             composed[character] = " "
+            continue
         parts = unicodedata.normalize("NFD", character)
         if character == parts:
             continue

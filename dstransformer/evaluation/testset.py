@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dstransformer.data.reader import text_digest
+from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, joined_pieces, score, ter
 from dstransformer.evaluation.result import Evaluation, Score
@@ -58,7 +59,9 @@ class TestSet:
 
     def __post_init__(self) -> None:
         """Warn of sentences of which one side is empty."""
-        if (warning := judge_empty(self.ref, self.sources, self.references)) is not None:
+        sides = {f"sources of {self.src}": self.sources, f"references of {self.ref}": self.references}
+        visible = {side: list(map(plain_spaces, lines)) for side, lines in sides.items() if lines is not None}
+        if (warning := judge_empty(visible)) is not None:
             logger.warning(warning)
 
     @cached_property

@@ -4,7 +4,7 @@ Scripts cost nothing. Languages of one script are told apart by fastText's small
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dstransformer.errors import DataError, UserError
@@ -136,18 +136,17 @@ def _warning(name: str, wrong: list[str], mixed: list[str], *, swapped: bool) ->
     return None
 
 
-def judge_empty(name: str, sources: Sequence[str] | None, references: Sequence[str]) -> str | None:
-    """A warning of the held-out sentences of which one side is empty; without sources, of empty references.
+def judge_empty(sides: Mapping[str, Sequence[str]]) -> str | None:
+    """A warning of the held-out sentences of which one side is empty, by the names of the sides, the sources first.
 
     Raises:
         DataError: Every line of a side is empty.
     """
-    sides = {"references": references} if sources is None else {"sources": sources, "references": references}
     empty = {side: [not line.strip() for line in lines] for side, lines in sides.items()}
     for side, lines in empty.items():
         if lines and all(lines):
-            raise DataError(f"all {len(lines):,} {side} of {name} are empty: check which files were named")
-    both = 0 if sources is None else sum(map(all, zip(*empty.values(), strict=True)))
-    counts = {side: count for side, lines in empty.items() if (count := sum(lines) - both)}
-    text = " and ".join(f"{count:,} of {len(references):,} {side}" for side, count in counts.items())
-    return f"{text} of {name} are empty: scores count them as errors; leave these sentences out" if text else None
+            raise DataError(f"all {len(lines):,} {side} are empty: check which files were named")
+    both = sum(map(all, zip(*empty.values(), strict=True))) if len(sides) > 1 else 0
+    counts = {side: (count, len(lines)) for side, lines in empty.items() if (count := sum(lines) - both)}
+    text = " and ".join(f"{count:,} of {total:,} {side}" for side, (count, total) in counts.items())
+    return f"{text} are empty: scores count them as errors; leave these sentences out" if text else None

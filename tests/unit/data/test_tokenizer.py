@@ -84,7 +84,7 @@ def test_one_model_may_read_the_sides_by_two_rules(tmp_path: Path) -> None:
     model = with_rules(train_model(normalization_rule_name="identity"), ("nfkc", "nfc"))
     tokenizer: Tokenizer = pickle.loads(pickle.dumps(Tokenizer(model)))
     assert (tokenizer.is_joint, tokenizer.shares_ids, tokenizer.is_single, small_tokenizer().is_single) == (1, 1, 0, 1)
-    text = "ﬁ，ｶﾞ\u00a0gro\u0308ß ẫ \u0e33"
+    text = "ﬁ，ｶﾞ\u00a0gro\u0308ß\u2000ẫ\u3000\u0e33"
     ids, folded = tokenizer.encode([text])[0], tokenizer.src.encode([text])[0]
     assert tokenizer.decode([ids]) == tokenizer.tgt.decode([ids]) == ["ﬁ，ｶﾞ größ ẫ \u0e33"]
     assert tokenizer.src.decode([folded]) == ["fi,ガ größ ẫ \u0e4d\u0e32"]

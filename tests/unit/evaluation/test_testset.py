@@ -76,10 +76,10 @@ class Silent:
 
 @pytest.mark.parametrize(("sources", "references", "empty"), [
     (("a", "b", "c", "d"), ("e", "", "g", " "), "2 of 4 references of ref"),
-    (("a", "", "c", ""), ("e", "f", "g", ""), "1 of 4 sources of ref"),
-    (("", "b", "c"), ("e", "", ""), "1 of 3 sources and 2 of 3 references of ref"),
+    (("a", "", "c", ""), ("e", "f", "g", ""), "1 of 4 sources of src"),
+    (("", "b", "c"), ("e", "", ""), "1 of 3 sources of src and 2 of 3 references of ref"),
     (None, ("e", "", "g"), "1 of 3 references of ref"),
-    (("a", ""), ("e", "\u3000"), None),
+    (("a", "", "\u200d"), ("e", "\u3000", "\u2800"), None),
 ])  # fmt: skip
 def test_sentences_without_a_translation_cause_a_warning(
     sources: tuple[str, ...] | None, references: tuple[str, ...], empty: str | None, caplog: pytest.LogCaptureFixture
@@ -94,7 +94,10 @@ def test_a_test_set_with_an_empty_side_is_refused(tmp_path: Path, src: str, ref:
     paths = [str(tmp_path / name) for name in ("src", "ref")]
     for path, content in zip(paths, (src, ref), strict=True):
         Path(path).write_text(content)
-    with pytest.raises(DataError, match=rf"all 2 {side} of .*ref are empty: check which files were named"):
+    with pytest.raises(
+        DataError,
+        match=rf"all 2 {side} of .*{'src' if side == 'sources' else 'ref'} are empty: check which files were named",
+    ):
         read_test_sets(paths[:1], paths[1:])
 
 
