@@ -59,7 +59,7 @@ def test_a_perfect_system_scores_100_in_every_language(tmp_path: Path, vocabular
 
 @pytest.mark.parametrize(("reference", "options", "message"), [
     ("你好，世界！", ["--normalise-target", "nfkc"], "as '你好，世界！' as '你好,世界!': leave out --normalise-target"),
-    ("gro\u0308ße", [], r"as 'gro\u0308\xdfe' as 'gr\xf6\xdfe': write the references in Unicode form NFC, without invis"),
+    ("gro\u0308ße", [], r"as 'gro\u0308\xdfe' as 'gr\xf6\xdfe': write the references in Unicode form NFC, "),
     ("ស្រី\u200bស្អាត", [], r"\u200b\u179f\u17d2\u17a2\u17b6\u178f' as"),
 ])  # fmt: skip
 def test_what_a_model_cannot_write_is_said(tmp_path: Path, reference: str, options: list[str], message: str) -> None:

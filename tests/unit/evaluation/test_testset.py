@@ -89,15 +89,15 @@ def test_sentences_without_a_translation_cause_a_warning(
     assert [record.message for record in caplog.records if record.name.startswith("dstransformer")] == wanted
 
 
-@pytest.mark.parametrize(("src", "ref", "side"), [("a\nb\n", "\n \n", "references"), ("\n \n", "a\nb\n", "sources")])
+@pytest.mark.parametrize(("src", "ref", "side"), [
+    ("a\nb\n", "\n \n", "references of .*ref"),
+    ("\n \n", "a\nb\n", "sources of .*src"),
+])  # fmt: skip
 def test_a_test_set_with_an_empty_side_is_refused(tmp_path: Path, src: str, ref: str, side: str) -> None:
     paths = [str(tmp_path / name) for name in ("src", "ref")]
     for path, content in zip(paths, (src, ref), strict=True):
         Path(path).write_text(content)
-    with pytest.raises(
-        DataError,
-        match=rf"all 2 {side} of .*{'src' if side == 'sources' else 'ref'} are empty: check which files were named",
-    ):
+    with pytest.raises(DataError, match=rf"all 2 {side} are empty: check which files were named"):
         read_test_sets(paths[:1], paths[1:])
 
 
