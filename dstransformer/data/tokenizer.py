@@ -74,7 +74,7 @@ class Tokenizer:
         _load(model, name)
         self._stored = model
         self._src_model, self._model = _divide(model)
-        self._src = src
+        self._src = None if src is None else src.src
         self._processor = processor = _load(self._model, name)
         self.sha256: str = hashlib.sha256(model).hexdigest()
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
