@@ -94,6 +94,7 @@ def test_one_model_may_read_the_sides_by_two_rules(tmp_path: Path) -> None:
     assert (theirs.encode(text), theirs.decode(ids)) == (folded, tokenizer.decode([ids])[0])
     tokenizer.tgt.save(tmp_path / "tgt")
     assert Tokenizer.load(tmp_path / "tgt").encode([text]) == [ids]
+    assert Tokenizer(train_model(), src=tokenizer).src.encode([text]) == [folded]
 
 
 def test_pickle_and_files_keep_the_model(tmp_path: Path) -> None:
