@@ -1,6 +1,6 @@
 """The rules that drop training pairs. To add one, write its function and list it in ``RULES``.
 
-A rule sees one pair, folded to Unicode form NFKC. Rules are tried in the order of ``RULES``; options are in ``CleanOptions``.
+A rule sees one pair in Unicode form NFKC. Rules are tried in the order of ``RULES``; options are in ``CleanOptions``.
 """
 
 from __future__ import annotations
