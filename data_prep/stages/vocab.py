@@ -225,6 +225,7 @@ def _rule(form: NormalForm) -> Any:
     """SentencePiece's rule for a Unicode form, of which it lacks NFC, as a ``NormalizerSpec``."""
     if form == "none":
         return formats.NormalizerSpec(name="identity")
+    sentencepiece.set_min_log_level(2)  # it tells of its progress on standard error
     rule = {"norm_map": sorted(_nfc().items())} if form == "nfc" else {"rule_name": form}
     spec = formats.NormalizerSpec.FromString(sentencepiece.SentencePieceNormalizer(**rule).serialized_normalizer_spec())
     return formats.NormalizerSpec(name=form, precompiled_charsmap=spec.precompiled_charsmap)

@@ -312,7 +312,8 @@ def matching_codes(wanted: str, codes: Sequence[str]) -> list[str]:
 def divide_codes(both: str, codes: Sequence[str]) -> tuple[str, str]:
     """The two codes of a pair such as ``en-de``.
 
-    A code may have a ``-`` too. The pair is divided where both sides mean one of ``codes``, or else at the first ``-``.
+    A code may have a ``-`` too. The pair is divided where both sides mean one of ``codes``, or else any language; if
+    nowhere, at the first ``-``.
 
     Raises:
         UserError: It is not two codes, or one of them is neither of ``codes`` nor of any language.
@@ -321,7 +322,8 @@ def divide_codes(both: str, codes: Sequence[str]) -> tuple[str, str]:
     cuts = [("-".join(parts[:cut]), "-".join(parts[cut:])) for cut in range(1, len(parts))]
     if not cuts or not all(parts):
         raise UserError(f"--langpair {shown(both)}: name two languages, such as en-de")
-    pair = next((cut for cut in cuts if all(matching_codes(code, codes) for code in cut)), cuts[0])
+    known = [cut for cut in cuts if not any(map(code_problem, cut))]
+    pair = next((cut for cut in cuts if all(matching_codes(code, codes) for code in cut)), (known or cuts)[0])
     for problem in (code_problem(code) for code in pair if not matching_codes(code, codes)):
         if problem is not None:
             raise UserError(f"--langpair {shown(both)}: {problem}")

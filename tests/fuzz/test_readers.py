@@ -188,7 +188,7 @@ def read_sources(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         options = FilesOptions(src_lang="en", tgt_lang="de", train=path, valid_size=1)
         for table in open_files(options).splits["train"]():
-            assert table.column_names == ["src", "tgt"]
+            assert table.column_names == ["src", "tgt", "file"]
 
 
 def make_memories(folder: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.models.random_bundle import random_bundle
 
 import data_prep.cli.commands
 import dstransformer.cli.program
@@ -185,7 +186,8 @@ def test_evaluate_refuses_to_overwrite_inputs_or_mix_its_output(
     src, ref = tmp_path / "src", tmp_path / "ref"
     src.write_text("dog\n")
     ref.write_text("Hund\n")
-    command = ["evaluate", "nowhere", "--src", str(src), "--ref", str(ref), "--overwrite", "--output"]
+    bundle = str(random_bundle(tmp_path / "bundle"))
+    command = ["evaluate", bundle, "--src", str(src), "--ref", str(ref), "--overwrite", "--output"]
     assert "--output - would mix the outputs with the scores" in refused(capsys, *command, "-")
     assert "ref is an input of this command" in refused(capsys, *command, str(ref))
     assert "src is an input of this command" in refused(capsys, *command, str(src))
