@@ -304,14 +304,16 @@ sys.exit(main(sys.argv[1:]))
         assert process.returncode == 0, errors
         assert (newest / "manifest.json").read_bytes() == manifest, "no update was computed again"
 
-    def test_a_second_interrupt_ends_the_run_at_once(self, plain_copy: Path, toy_corpus: Path) -> None:
-        # The first validation is slow enough for both interrupts to arrive during it.
+    def test_a_second_interrupt_ends_the_run_at_once(self, tmp_path: Path, toy_corpus: Path) -> None:
+        run = tmp_path / "run"
+        # An update is slow enough for both interrupts to arrive during it.
         slow = (
-            "training.max_updates=99", "validation.every=1", "validation.bleu_sentences=0", "decoding.beam_size=48",
-            "decoding.max_extra_tokens=999", "training.log_every=1", "tracking.enabled=false",
+            "training.max_updates=99", "validation.every=99", "batch.src_tokens=20000", "batch.tgt_tokens=20000",
+            "batch.micro_batches=250", "checkpoint.every_updates=1", "training.log_every=1", "tracking.enabled=false",
         )  # fmt: skip
-        with forked(["-m", "dstransformer", *plain_options(toy_corpus, plain_copy, *slow)], environment()) as process:
-            wait_until(lambda: 13 in trace(plain_copy, "step"), running=[process])
+        command = ["train", "toy", "--corpus", str(toy_corpus), "--run", str(run), "--set", *TINY, *slow]
+        with forked(["-m", "dstransformer", *command], environment()) as process:
+            wait_until(lambda: (run / "metrics.jsonl").exists() and 2 in trace(run, "step"), running=[process])
             process.send_signal(signal.SIGINT)
             wait_until(lambda: "dst: SIGINT" in process.outputs[1].read_text(), running=[process])
             process.send_signal(signal.SIGINT)
@@ -320,8 +322,7 @@ sys.exit(main(sys.argv[1:]))
         assert "SIGINT: the run stops after this update and writes a checkpoint; again stops it at once" in errors
         assert "dst: interrupted" in errors
         assert "training interrupted" in errors
-        # The first one ends the validation, so the checkpoint of update 13 may be complete before the second.
-        assert f"run the same command to resume from {plain_copy / 'checkpoints' / 'step-000000'}" in errors
+        assert f"run the same command to resume from {run / 'checkpoints' / 'step-000000'}" in errors
         assert "training failed" not in errors
         assert "Traceback" not in errors
 
