@@ -415,8 +415,8 @@ def search_settings(options: argparse.Namespace) -> dict[str, float | str | None
 
 def own_threads() -> int:
     """The threads of this process: its cores, divided by the processes on this machine."""
+    from dstransformer.distributed.hardware import usable_cores
     from dstransformer.distributed.launcher import local_world_size, read_processes
-    from dstransformer.distributed.world import usable_cores
 
     return max(1, len(usable_cores()) // local_world_size(os.environ, read_processes(os.environ)))
 

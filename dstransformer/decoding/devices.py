@@ -11,7 +11,7 @@ from typing import TypeVar
 import psutil
 import torch
 
-from dstransformer.distributed.world import warn_of_driver_problem
+from dstransformer.distributed.hardware import warn_of_driver_problem
 from dstransformer.errors import ConfigError, DstError, shown
 from dstransformer.io.progress import Advance
 

@@ -25,7 +25,7 @@ from dstransformer.decoding import Translator, length_penalty
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
 from dstransformer.decoding.commands import override_settings
 from dstransformer.decoding.engine import tokens_per_batch
-from dstransformer.distributed.world import usable_cores
+from dstransformer.distributed.hardware import usable_cores
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.exchange.ct2 import (
     FORMAT_VERSION,

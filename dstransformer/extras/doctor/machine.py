@@ -94,7 +94,7 @@ def check_devices() -> Iterator[Finding]:
             "devices", f"PyTorch cannot be imported ({error})", "FAULT", "pip install --force-reinstall torch"
         )
         return
-    from dstransformer.distributed.world import find_driver_problem, usable_cores
+    from dstransformer.distributed.hardware import find_driver_problem, usable_cores
 
     if (problem := find_driver_problem(os.environ)) is not None:
         yield Finding(

@@ -130,16 +130,17 @@ def _run(layout: Layout, recorder: Any) -> Recorded:
     from benchmarks.gpu.text import build_updates
     from dstransformer.config import compose, load_config
     from dstransformer.data.plan import build_budget
+    from dstransformer.distributed.hardware import choose_device, set_device_variables
     from dstransformer.distributed.launcher import Processes
-    from dstransformer.distributed.world import World, _choose_device, _set_variables
+    from dstransformer.distributed.world import World
     from dstransformer.training.engine import Engine
 
     config = load_config(layout.preset, list(layout.overrides), list(layout.fragments))
     (real,) = build_updates(build_budget(config.batch), 1, layout.vocabulary)
     with FakeTensorMode() as mode, recorder:
         processes = Processes(0, layout.local_rank, layout.world_size)
-        device = _choose_device(processes, os.environ)
-        _set_variables(os.environ, device)
+        device = choose_device(processes, os.environ)
+        set_device_variables(os.environ, device)
         torch.cuda.set_device(device)
         world = World(processes, device)
         engine = Engine(config, compose(config, layout.world_size), layout.vocabulary, world)

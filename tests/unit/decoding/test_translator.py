@@ -16,7 +16,7 @@ from dstransformer.data.packing import Packing
 from dstransformer.decoding import Output, Sampling, TorchEngine, Translator, beam_search
 from dstransformer.decoding import engine as engine_module
 from dstransformer.decoding.devices import choose_device, memory_errors
-from dstransformer.distributed import world
+from dstransformer.distributed import hardware
 from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Ensemble, Transformer
 
@@ -260,7 +260,7 @@ def test_a_gpu_that_pytorch_cannot_use_is_reported(
     assert choose_device(None) == torch.device("cpu")
     assert not caplog.messages
     (tmp_path / "nvidiactl").touch()
-    monkeypatch.setattr(world, "NVIDIA_DEVICE", tmp_path / "nvidiactl")
+    monkeypatch.setattr(hardware, "NVIDIA_DEVICE", tmp_path / "nvidiactl")
     assert choose_device(None) == torch.device("cpu")
     reason = "Found no NVIDIA driver on your system" if torch.version.cuda else "Torch not compiled with CUDA enabled"
     assert f"({reason}), so the CPU decodes: install" in caplog.text

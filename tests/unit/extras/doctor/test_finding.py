@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dstransformer.distributed import world
+from dstransformer.distributed import hardware
 from dstransformer.extras.doctor.finding import Finding, collect, describe
 from dstransformer.extras.doctor.machine import check_devices
 
@@ -40,7 +40,7 @@ def test_a_check_that_fails_is_a_finding() -> None:
 def test_a_gpu_that_pytorch_cannot_use_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "nvidiactl").touch()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(world, "NVIDIA_DEVICE", tmp_path / "nvidiactl")
+    monkeypatch.setattr(hardware, "NVIDIA_DEVICE", tmp_path / "nvidiactl")
     (finding,) = check_devices()
     assert finding.level == "FAULT"
     reason = "Found no NVIDIA driver on your system" if torch.version.cuda else "Torch not compiled with CUDA enabled"
