@@ -13,6 +13,7 @@ from annotated_types import Ge, Le, Lt
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from data_prep.recipe.names import printable_name
 from data_prep.recipe.options import (
     MONO_CLEANING,
     RECIPE_ONLY,
@@ -27,7 +28,6 @@ from data_prep.recipe.options import (
     TextFile,
     Texts,
     option_kind,
-    printable_name,
 )
 from data_prep.recipe.recipe import SOURCE_DEFAULTS, Recipe, load_recipe, with_source_defaults
 from dstransformer.errors import UserError, without_secrets

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import sentencepiece
 
 from data_prep.grammar.grammar import GRAMMAR_REVISION
-from data_prep.recipe.options import printable_name
+from data_prep.recipe.names import printable_name
 from data_prep.recipe.recipe import RECIPES
 from data_prep.stages.encode import encode_pairs
 from data_prep.stages.text import TextFormat

@@ -1,4 +1,4 @@
-"""Names that users give: languages, sources, tags, symbols, and files on this machine or on servers."""
+"""Names that users give: languages, sources, tags, symbols, splits, columns, and files here or on servers."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ _INVISIBLE = ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs")
 
 #: Maximum characters of a symbol.
 _MAX_SYMBOL_LENGTH = 100
+
+#: The splits of a corpus, in the order in which ``--splits`` names those of a data set of the hub.
+HUB_SPLITS = ("train", "validation", "test")
 
 
 def check_language(code: str, options: ValidationInfo) -> str:
@@ -114,6 +117,62 @@ def check_distinct(symbols: tuple[str, ...]) -> tuple[str, ...]:
     return symbols
 
 
+def split_shares(how: str) -> tuple[float, float]:
+    """The shares for validation and test of ``random:0.05,0.1``; of ``random:0.05`` it is the same for both.
+
+    Raises:
+        ValueError: The text after the colon is not one or two numbers.
+    """
+    first, *second = map(float, how.partition(":")[2].split(","))
+    (other,) = second or [first]
+    return first, other
+
+
+def check_splits(how: str) -> str:
+    """Return how a treebank is divided.
+
+    Raises:
+        ValueError: It is none of the ways, or leaves nothing for training.
+    """
+    if how in ("wsj", "none"):
+        return how
+    try:
+        shares = split_shares(how)
+    except ValueError:
+        shares = (1.0, 1.0)
+    if how.partition(":")[0] not in ("files", "random") or not all(0 <= n < 1 for n in shares) or sum(shares) >= 1:
+        raise ValueError(
+            f"{how[:40]!r} is none of wsj, files:DEV,TEST, random:DEV,TEST and none, with shares such as 0.05,0.1 (or "
+            "one for both) that leave a part for training"
+        )
+    return how
+
+
+def check_hub_splits(names: str) -> str:
+    """Return the names of one to three splits.
+
+    Raises:
+        ValueError: A name is empty, or there are too many.
+    """
+    given = names.split(",")
+    if not 1 <= len(given) <= len(HUB_SPLITS) or not all(given):
+        raise ValueError(f"{names[:40]!r}: name the splits for training, validation and test, such as train,dev,test")
+    return names
+
+
+def check_columns(names: str) -> str:
+    """Return the names of one or two columns.
+
+    Raises:
+        ValueError: A name is empty, or there are too many.
+    """
+    if not 1 <= len(names.split(",")) <= 2 or not all(names.split(",")):
+        raise ValueError(
+            f"{names[:40]!r}: name the columns of source and target, such as en,de, or one that holds both"
+        )
+    return names
+
+
 @dataclass(frozen=True, repr=False)
 class Address:
     """A file on a server: ``https://host/train.en.gz``, or ``opus:Books/v1``. As text its passwords are masked."""
@@ -169,3 +228,12 @@ def check_utf8(path: Path) -> Path:
     except UnicodeEncodeError:
         raise ValueError(f"{str(path)!r}, in full, is not a name in UTF-8: choose or rename it") from None
     return path
+
+
+def printable_name(path: Path) -> str:
+    """Return the name of a file without its folder, with bytes that are not UTF-8 escaped.
+
+    Of a member of an archive, ``FILE.tgz::MEMBER``, the member keeps its folders.
+    """
+    archive, separator, member = str(path).partition("::")
+    return f"{Path(archive).name}{separator}{member}".encode("utf-8", "backslashreplace").decode()

@@ -25,13 +25,17 @@ from pydantic.fields import FieldInfo
 
 from data_prep.recipe.names import (
     Address,
+    check_columns,
     check_distinct,
+    check_hub_splits,
     check_language,
     check_list,
     check_source,
+    check_splits,
     check_symbol,
     check_tag,
     check_utf8,
+    printable_name,
     to_path,
     to_text,
     to_texts,
@@ -48,50 +52,6 @@ class Placeholder:
     name: str
 
 
-def split_shares(how: str) -> tuple[float, float]:
-    """The shares for validation and test of ``random:0.05,0.1``; of ``random:0.05`` it is the same for both.
-
-    Raises:
-        ValueError: The text after the colon is not one or two numbers.
-    """
-    first, *second = map(float, how.partition(":")[2].split(","))
-    (other,) = second or [first]
-    return first, other
-
-
-def _check_splits(how: str) -> str:
-    if how in ("wsj", "none"):
-        return how
-    try:
-        shares = split_shares(how)
-    except ValueError:
-        shares = (1.0, 1.0)
-    if how.partition(":")[0] not in ("files", "random") or not all(0 <= n < 1 for n in shares) or sum(shares) >= 1:
-        raise ValueError(
-            f"{how[:40]!r} is none of wsj, files:DEV,TEST, random:DEV,TEST and none, with shares such as 0.05,0.1 (or "
-            "one for both) that leave a part for training"
-        )
-    return how
-
-
-def _check_hub_splits(names: str) -> str:
-    given = names.split(",")
-    if not 1 <= len(given) <= len(HUB_SPLITS) or not all(given):
-        raise ValueError(f"{names[:40]!r}: name the splits for training, validation and test, such as train,dev,test")
-    return names
-
-
-def _check_columns(names: str) -> str:
-    if not 1 <= len(names.split(",")) <= 2 or not all(names.split(",")):
-        raise ValueError(
-            f"{names[:40]!r}: name the columns of source and target, such as en,de, or one that holds both"
-        )
-    return names
-
-
-#: The splits of a corpus, in the order in which ``--splits`` names those of a data set of the hub.
-HUB_SPLITS = ("train", "validation", "test")
-
 Language = Annotated[str, AfterValidator(check_language), Placeholder("CODE")]
 SourceName = Annotated[str, AfterValidator(check_source)]
 TextFile = Annotated[Path, BeforeValidator(to_path), Placeholder("FILE")]
@@ -107,15 +67,6 @@ Symbols = Annotated[
     AfterValidator(check_distinct),
     Placeholder("SYMBOL"),
 ]
-
-
-def printable_name(path: Path) -> str:
-    """Return the name of a file without its folder, with bytes that are not UTF-8 escaped.
-
-    Of a member of an archive, ``FILE.tgz::MEMBER``, the member keeps its folders.
-    """
-    archive, separator, member = str(path).partition("::")
-    return f"{Path(archive).name}{separator}{member}".encode("utf-8", "backslashreplace").decode()
 
 
 def _recorded(value: Any) -> Any:
@@ -289,11 +240,11 @@ class HubOptions(TextOptions):
     subset: Annotated[str, Placeholder("NAME")] | None = Field(None, description="its subset, such as de-en")
     src_lang: Language = Field(description="language code of the source side, for example en")
     tgt_lang: Language = Field(description="language code of the target side, for example de")
-    splits: Annotated[str, AfterValidator(_check_hub_splits), Placeholder("HOW")] = Field(
+    splits: Annotated[str, AfterValidator(check_hub_splits), Placeholder("HOW")] = Field(
         "train,validation,test",
         description="its splits for training, validation and test; of these names the last ones may be missing",
     )
-    columns: Annotated[str, AfterValidator(_check_columns), Placeholder("NAMES")] | None = Field(
+    columns: Annotated[str, AfterValidator(check_columns), Placeholder("NAMES")] | None = Field(
         None,
         description="its columns: SRC,TGT, or one that holds an object with both languages (without: "
         "translation, or the language codes)",
@@ -344,7 +295,7 @@ class TreesOptions(_SourceOptions):
     trees: TextFile | None = Field(
         None, description="a treebank: a .mrg file, a folder of them, or a pattern in quotes; may be gzipped"
     )
-    splits: Annotated[str, AfterValidator(_check_splits), Placeholder("HOW")] = Field(
+    splits: Annotated[str, AfterValidator(check_splits), Placeholder("HOW")] = Field(
         "wsj",
         description="how the treebank is divided: wsj (sections 02 to 21, 22, 23 by file name), files:DEV,TEST (the "
         "last files, as shares), random:DEV,TEST (sentences, as shares), or none; one share is for both",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from data_prep.recipe.names import is_address
+from data_prep.recipe.names import is_address, printable_name
 from data_prep.recipe.options import (
     SOURCES,
     STAGES,
@@ -28,7 +28,6 @@ from data_prep.recipe.options import (
     Texts,
     VocabOptions,
     option_kind,
-    printable_name,
 )
 from dstransformer.config.loading import merge
 from dstransformer.config.yaml_text import MAX_BYTES, leading_comment, parse_yaml

@@ -131,7 +131,7 @@ def _open(options: SourceOptions, progress: Progress | None) -> Source:
         from data_prep.sources.hub import open_hub
 
         return open_hub(options)
-    from data_prep.sources.wmt14 import open_wmt14
+    from data_prep.sources.hub import open_wmt14
 
     return open_wmt14(options)
 

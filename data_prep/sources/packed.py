@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from data_prep.recipe.options import printable_name
+from data_prep.recipe.names import printable_name
 from data_prep.sources.texts import SEPARATOR, Text, local_text
 from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import without_ending

@@ -15,7 +15,7 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import Any, Self, cast
 
-from data_prep.recipe.options import printable_name
+from data_prep.recipe.names import printable_name
 from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import DamagedDataError, decompressed, without_ending
 from dstransformer.io.text import iter_text

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_prep.recipe.options import TreesOptions, printable_name, split_shares
+from data_prep.recipe.names import printable_name, split_shares
+from data_prep.recipe.options import TreesOptions
 from data_prep.sources import Source
 from data_prep.sources.finding import Stats, read_unchanged
 from data_prep.store.pairs import text_table

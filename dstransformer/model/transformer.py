@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from dstransformer.config import Activation, ModelConfig
-from dstransformer.config.schema import Positions
+from dstransformer.config import Activation, ModelConfig, Positions
 from dstransformer.data import BOS_ID
 from dstransformer.data.packing import Links, Packing
 from dstransformer.model import ops
@@ -93,9 +92,8 @@ class Transformer(nn.Module):
         self.tgt_input = PositionedEmbedding(config, from_zeros=config.start == "zeros")
         self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.encoder_depth))
         self.decoder = nn.ModuleList(DecoderLayer(config, backend) for _ in range(config.decoder_depth))
-        pre_norm = config.norm == "pre"
-        self.encoder_norm = LayerNorm(width, config.norm_epsilon) if pre_norm else None
-        self.decoder_norm = LayerNorm(width, config.norm_epsilon) if pre_norm else None
+        self.encoder_norm = LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else None
+        self.decoder_norm = LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else None
         self.reset_parameters()
         for module in self.modules():
             if isinstance(module, Linear):
@@ -357,8 +355,7 @@ class MultiHeadAttention(TensorModule):
     @contextmanager
     def recording(self) -> Iterator[list[tuple[Tensor, ...]]]:
         """Within it, each call adds its queries and its keys with values; or all three as one, if it has no memory."""
-        recorded: list[tuple[Tensor, ...]] = []
-        self._recorded = recorded
+        self._recorded = recorded = list[tuple[Tensor, ...]]()
         try:
             yield recorded
         finally:
