@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from dstransformer.io.command import Commands, exit_on_sigterm, print_text
 from dstransformer.io.progress import note
 
 if TYPE_CHECKING:
+    from dstransformer.decoding import Translator
+    from dstransformer.evaluation.following import Results
     from dstransformer.evaluation.learned import LearnedMetric
     from dstransformer.evaluation.significance import Comparison
     from dstransformer.evaluation.systems import SystemResult
@@ -321,50 +324,83 @@ def _report(
 
 
 def _follow(options: argparse.Namespace) -> CommandResult:
+    """Evaluate each new checkpoint of a run until it has finished; see :func:`follow`."""
+    from dstransformer.evaluation.following import Results, follow
     from dstransformer.evaluation.systems import format_line
     from dstransformer.evaluation.testset import read_test_sets
+    from dstransformer.evaluation.validation import validation_sets
+    from dstransformer.tracking.metrics_log import is_finished
     from dstransformer.tracking.mlflow.tracked_run import (
         RUN_END_SECONDS,
         log_evaluation,
         logged_evaluations,
         send_evaluations,
     )
-    from dstransformer.training.checkpoints.following import Results, evaluate_run, find_bundle, validation_sets
 
     _check_learned(options)
     run: Path = options.follow
-    interval = INTERVAL if options.interval is None else options.interval
     options.device = options.device or "cpu"  # the training uses the GPU
     test_sets = read_test_sets(options.src or [], options.ref or [])
-    bundle = find_bundle(run, interval, say=_note)
+    checkpoints = partial(follow, run, lambda: is_finished(run), interval=options.interval or INTERVAL, say=_note)
+    first = next((bundle for _, bundle in checkpoints(lambda bundle: bundle)), None)
+    if first is None:
+        raise DataError(f"--follow {run}: none of its bundles can be read; restore one")
+    if first.form.model:
+        raise UserError(f"--follow {run}: it trains {first.form.model}, whose checkpoints cannot be followed yet")
     if options.track and not (run / "tracking.json").is_file():
         raise DataError(f"--track: {run} is not tracked in MLflow")
-    options = _with_target(options, [bundle])
-    test_sets += _named_sets(options, [bundle])
-    test_sets = test_sets or validation_sets(bundle)
-    _warn_of_languages(options, [bundle], test_sets)
+    options = _with_target(options, [first])
+    test_sets += _named_sets(options, [first])
+    test_sets = test_sets or validation_sets(first)
+    _warn_of_languages(options, [first], test_sets)
+    options.bundle, results = [run], Results(run)
+    tokenizers = [_tokenizer(options, [first], [test_set]) for test_set in test_sets]
     if options.track:  # also results of earlier calls that were not logged
-        for unlogged in Results(run).missing_in(logged_evaluations(run), test_sets):
+        for unlogged in results.missing_in(logged_evaluations(run), test_sets):
             log_evaluation(run, unlogged)
     with contextlib.suppress(OSError):
         os.nice(19)  # the training uses the processor too
     with contextlib.ExitStack() as held:
-        found = evaluate_run(
-            run,
-            test_sets,
-            lambda bundle: load_translator(options, bundle),
-            interval=interval,
-            tokenize=options.tokenize or "auto",
-            learned=_open_learned(options, held),
-            say=_note,
-        )
-        for result in found:
-            print_text(json.dumps(result.to_json()) if options.json else format_line(result))
-            if options.track:
-                log_evaluation(run, result.to_json())
+        learned = _open_learned(options, held)
+        for name, (bundle, translator) in checkpoints(partial(_load_followed, options)):
+            for result in _evaluate_new(name, bundle, translator, test_sets, tokenizers, learned, results):
+                print_text(json.dumps(result.to_json()) if options.json else format_line(result))
+                if options.track:
+                    log_evaluation(run, result.to_json())
     if options.track and (line := send_evaluations(run, wait_seconds=RUN_END_SECONDS)):
         logger.warning(line)
     return CommandResult()
+
+
+def _load_followed(options: argparse.Namespace, bundle: Bundle) -> tuple[Bundle, Translator]:
+    """A checkpoint with its translator, whose weights are in memory: the run may delete their file."""
+    translator = load_translator(options, bundle)
+    for parameter in translator.model.parameters():
+        parameter.data = parameter.data.clone()
+    return bundle, translator
+
+
+def _evaluate_new(
+    name: str,
+    bundle: Bundle,
+    translator: Translator,
+    test_sets: Sequence[TestSet],
+    tokenizers: Sequence[str],
+    learned: Sequence[LearnedMetric],
+    results: Results,
+) -> Iterator[SystemResult]:
+    """The results of a checkpoint that the run folder has not yet, appended to its file."""
+    from dstransformer.evaluation.systems import bundle_facts, evaluate_bundle
+
+    for test_set, tokenize in zip(test_sets, tokenizers, strict=True):
+        facts = {**bundle_facts(bundle, translator, tokenize), "test_set": test_set.to_json()}
+        if results.has(facts, {metric.name for metric in learned}):
+            continue
+        (result,) = evaluate_bundle(
+            bundle, translator, [test_set], name=name, tokenize=tokenize, learned=learned, is_lenient=True
+        )
+        results.append(name, result.to_json())
+        yield result
 
 
 def _note(line: str) -> None:

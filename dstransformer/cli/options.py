@@ -210,8 +210,7 @@ def add_engine(parser: CommandParser) -> None:
         "--engine",
         choices=("torch", "ct2"),
         default="torch",
-        help="ct2: CTranslate2, whose log-probabilities leave out the pieces pad, unknown and begin; BUNDLE may then "
-        "be what dst export ct2 wrote (torch)",
+        help="ct2: CTranslate2, with its own search and scores; BUNDLE may then be what dst export ct2 wrote (torch)",
     )
     parser.add_argument(
         "--no-shortlist", action="store_true", help="with --engine ct2: all pieces, also if the export has a shortlist"

@@ -252,7 +252,7 @@ class _Search:
         self._beam = beam
         self._alpha, self._offset = settings.length_penalty, settings.length_offset
         self._threshold = settings.pruning_threshold
-        self._ragged = ragged
+        self._ragged = ragged  # a sentence may have fewer rows than the beam; see model/ops/caches.py
         self._constraint = constraint
         self._min_tokens = settings.min_tokens
         self._check_steps = check_steps(device)
@@ -306,7 +306,8 @@ class _Search:
         hopeful = best_reachable_score(self._live, self._limit_penalties[:, None]) > self._scores[:, -1:]
         done = ~hopeful.any(dim=1)
         n, finished = done.numel(), int(done.sum())
-        if finished > (0 if self._ragged or finished == n else DROP_SHARE * n):
+        # The caches of a padded batch are copied when sentences leave it, so they leave together.
+        if finished and (self._ragged or finished == n or finished > DROP_SHARE * n):
             self._collect(done.nonzero().squeeze(1))
             kept = (~done).nonzero().squeeze(1)
             self._keep(kept)

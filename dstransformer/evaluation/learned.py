@@ -31,8 +31,8 @@ SCRIPT = Path(__file__).with_name("learned_script.py")
 #: The package of each option.
 _PACKAGES = {"comet": "unbabel-comet", "metricx": "transformers"}
 
-#: The names of scores by the class of a model, where it is not ``comet``.
-_NAMES = {"UnifiedMetric": "cometkiwi", "ReferencelessRegression": "cometqe", "MetricX": "metricx"}
+#: The names of COMET's scores without references, by the class of the model.
+_REFERENCE_FREE = {"UnifiedMetric": "cometkiwi", "ReferencelessRegression": "cometqe"}
 
 
 def find_model(option: str, path: str) -> Path:
@@ -83,8 +83,13 @@ class LearnedMetric:
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         facts = self._start()
-        self.name = _NAMES.get(facts["class"] if not facts["uses_references"] or option == "metricx" else "", "comet")
         self.uses_references: bool = facts["uses_references"]
+        if option == "metricx":
+            self.name = "metricx"
+        elif self.uses_references:
+            self.name = "comet"
+        else:
+            self.name = _REFERENCE_FREE.get(facts["class"], "comet")
         scale = "" if option == "metricx" else "|scale:100"
         self._signature = (
             f"{self.name}:{_model_name(self._model)}|sha256:{digest[:16]}|version:{facts['version']}{scale}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +15,17 @@ import torch
 from torch import Tensor
 
 from dstransformer.config import Config, Precision
-from dstransformer.data import Split, Tokenizer
+from dstransformer.data import Corpus, Split, Tokenizer
 from dstransformer.data.packing import build_batch
 from dstransformer.data.plan import plan_batches
 from dstransformer.data.windows import training_lengths
 from dstransformer.distributed.supervision.session import Session
+from dstransformer.errors import DataError
 from dstransformer.evaluation.bleu import compound_split_bleu, is_german
-from dstransformer.evaluation.directions import covered_rows, interleaved, largest_direction, score_directions
-from dstransformer.evaluation.result import Evaluation, Sample
+from dstransformer.evaluation.result import Evaluation, Sample, Score
 from dstransformer.evaluation.task import Task
-from dstransformer.model import DTYPES, Transformer
+from dstransformer.evaluation.testset import TestSet
+from dstransformer.model import DTYPES, Bundle, Transformer
 from dstransformer.model.cost import meta_device
 from dstransformer.model.ops import int8_values
 
@@ -31,6 +33,9 @@ Indices = npt.NDArray[np.int64]
 
 #: To call with a number that is done, and that of all.
 Show = Callable[[int, int], None]
+
+#: Scores the outputs of a direction against their references.
+Scorer = Callable[[Sequence[str], Sequence[str], str], tuple[Score, ...]]
 
 
 def score_name(metric: str, sentences: int, total: int) -> str:
@@ -197,3 +202,86 @@ class Validator:
         return [
             shares[index % self._world.world_size][index // self._world.world_size] for index in range(len(sources))
         ]
+
+
+# Splits of several directions
+
+
+def covered_rows(split: Split, sentences: int) -> dict[str, range]:
+    """The rows of each direction that are translated, its first ``sentences`` (0: all), by name.
+
+    A split of one direction has one entry, whose name is empty.
+    """
+    rows = split.directions or {"": range(len(split))}
+    return {name: own[:sentences] if sentences else own for name, own in rows.items()}
+
+
+def largest_direction(split: Split) -> int:
+    """The number of pairs of the largest direction; of a split of one direction, all pairs."""
+    return max(map(len, split.directions.values()), default=len(split))
+
+
+def score_directions(
+    scorer: Scorer, rows: Mapping[str, Sequence[int]], outputs: Sequence[str], references: Sequence[str]
+) -> tuple[Score, ...]:
+    """Score the outputs of each direction.
+
+    Args:
+        scorer: Scores the outputs of one direction.
+        rows: The rows of each direction, see :func:`covered_rows`.
+        outputs: The outputs of these rows, one direction after the other.
+        references: Their references.
+
+    Returns:
+        The scores, if there is one direction. Otherwise their means over the directions, in which each counts the same,
+        then those of each direction: ``bleu``, ``chrf``, ``bleu_en-de``, ``chrf_en-de``, ``bleu_de-en`` …
+    """
+    found: dict[str, tuple[Score, ...]] = {}
+    begin = 0
+    for name, own in rows.items():
+        end = begin + len(own)
+        found[name] = scorer(outputs[begin:end], references[begin:end], name)
+        begin = end
+    if len(found) == 1:
+        return next(iter(found.values()))
+    means = [
+        Score(same[0].name, sum(score.value for score in same) / len(same), f"mean:{len(same)}|{_signatures(same)}")
+        for same in zip(*found.values(), strict=True)
+    ]
+    own_scores = [replace(score, name=f"{score.name}_{name}") for name, scores in found.items() for score in scores]
+    return (*means, *own_scores)
+
+
+def _signatures(scores: Sequence[Score]) -> str:
+    """The different signatures, in order; one if all are computed in the same way."""
+    return " + ".join(dict.fromkeys(score.signature for score in scores))
+
+
+def interleaved(rows: Mapping[str, range]) -> list[int]:
+    """The positions of outputs, in turn of each direction; see :func:`score_directions` for their order."""
+    begins, begin = [], 0
+    for own in rows.values():
+        begins.append((begin, len(own)))
+        begin += len(own)
+    longest = max(length for _, length in begins)
+    return [first + place for place in range(longest) for first, length in begins if place < length]
+
+
+def validation_sets(bundle: Bundle) -> list[TestSet]:
+    """The validation split of the corpus that a model was trained on; of several directions, a set for each.
+
+    Raises:
+        DataError: The corpus is not where the provenance says, or has no text.
+    """
+    recorded = bundle.provenance.get("corpus")
+    if not isinstance(recorded, str) or not Path(recorded).is_dir():
+        raise DataError(
+            f"the corpus of {bundle.path} no longer exists ({recorded}): name a test set with --src and --ref"
+        )
+    split = Corpus.open(recorded, verify=False).split("validation")
+    sources, references = split.src_texts(), split.tgt_texts()
+    return [
+        TestSet(f"validation {name}".rstrip(), tuple(sources[rows.start : rows.stop]),
+                tuple(references[rows.start : rows.stop]), recorded, recorded)
+        for name, rows in covered_rows(split, 0).items()
+    ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import re
 import tempfile
@@ -17,11 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from dstransformer.config import DecodingConfig, ModelConfig, complete_config
-from dstransformer.data import Direction, Tokenizer
+from dstransformer.data import EOS_ID, Direction, Tokenizer
 from dstransformer.data.directions import build_tags
 from dstransformer.data.plan import plan_batches
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
-from dstransformer.decoding import Translator, length_penalty
+from dstransformer.decoding import Translator
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
 from dstransformer.decoding.commands import override_settings
 from dstransformer.decoding.engine import tokens_per_batch
@@ -45,52 +44,20 @@ from dstransformer.model.bundle import read_directions
 
 Item = TypeVar("Item")
 
-#: CTranslate2's search of a sentence ends after this number times ``beam_size`` finished hypotheses. Ours continues
-#: while a better one is possible.
-PATIENCE = 2.0
-
 #: Maximum source tokens of a batch with 8-bit weights on a CPU, times ``beam_size``. The logits of more hypotheses
 #: leave the caches; products in fp32 gain more from larger batches.
 INT8_BATCH_TOKENS = 2048
 
-#: A sentence is searched to its limit rounded up to a multiple of this, and again to the limit itself if an output is
-#: longer. So its outputs do not depend on the rest of its batch, and a batch need not be split at every length.
-LIMIT_STEP = 32
-
 #: The compute type of each ``--precision``.
 COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
-
 #: CTranslate2 gives log-probabilities below this to hypotheses that do not exist: right after a prefix there is only
-#: one.
+#: one, and a shortlist may have fewer pieces than the beam.
 IMPOSSIBLE = -1e8
 
 #: Parameters of ``mallopt``, in glibc's ``malloc.h``: allocations of as many bytes have a mapping of their own, and as
 #: many free bytes at the end of the heap go back to the kernel.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-
-
-class _Sentence(NamedTuple):
-    """A sentence: its pieces, those that its output begins with, and maximum tokens of the output with its end."""
-
-    src: list[str]
-    prefix: list[str]
-    limit: int
-
-
-class _Batch(NamedTuple):
-    """Sentences that are searched together, by their index in the request, and maximum tokens of their outputs."""
-
-    indices: list[int]
-    limit: int
-
-
-class _Candidate(NamedTuple):
-    """A hypothesis: its pieces without the end, whether it ended before the limit, and its log-probability."""
-
-    names: list[str]
-    ended: bool
-    log_probability: float
 
 
 class Export(NamedTuple):
@@ -181,9 +148,12 @@ def _open_export(
 
 
 class CT2Engine:
-    """Searches with CTranslate2, and ranks its hypotheses as our search does.
+    """Translates with CTranslate2, whose search and scores are its own; docs/guide/export.md says how they differ.
 
-    It is a :class:`dstransformer.decoding.engine.SearchEngine`.
+    It is a :class:`dstransformer.decoding.engine.SearchEngine`. The score of a hypothesis is its log-probability over
+    ``length^p``, end included, with :func:`length_exponent` as p. The log-probability is that of the pieces that
+    CTranslate2 chose: not of a prefix, nor of an end at the maximum length, and without the share of the pieces that
+    are never an output.
 
     Args:
         translator: A ``ctranslate2.Translator`` with a model that :mod:`dstransformer.exchange.ct2` wrote.
@@ -237,24 +207,59 @@ class CT2Engine:
     ) -> list[list[Hypothesis]]:
         """See :meth:`SearchEngine.search`. There is no pruning."""
         self._check_prefixes(prefixes, numbers)
-        search = _Search(self, settings)
-        sentences = [search.prepare(ids, prefixes[index] if prefixes else ()) for index, ids in enumerate(src)]
         batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
         if self.translator.device == "cpu" and self.translator.compute_type.startswith("int8"):
             batch_tokens = min(batch_tokens, max(1, INT8_BATCH_TOKENS // settings.beam_size))
         batches = plan_batches([len(ids) for ids in src], batch_tokens)
-        candidates: list[list[_Candidate]] = [[] for _ in src]
-        rounded = [min(-(-one.limit // LIMIT_STEP) * LIMIT_STEP, self.max_tokens) for one in sentences]
-        for batch in search.decode(_split(batches, rounded), sentences, candidates):
+
+        def submit(batch: Sequence[int]) -> Any:
+            given = [prefixes[index] for index in batch] if prefixes else []
+            return self._submit([src[index] for index in batch], given, settings, n_best)
+
+        found = [[Hypothesis([], 0.0, 0.0)] for _ in src]
+        for batch, answers in self.submit_ahead(batches, submit):
+            for index, answer in zip(batch, answers, strict=True):
+                found[index] = self._read(answer.result(), length_exponent(settings)) or found[index]
             if progress is not None:
-                progress(len(batch.indices))
-        too_long = [[index for index in batch if _exceeds(sentences[index], candidates[index])] for batch in batches]
-        for _ in search.decode(_split(too_long, [one.limit for one in sentences]), sentences, candidates):
-            pass
-        search.score_exactly(sentences, candidates)
+                progress(len(batch))
         if progress is not None and (empty := sum(not ids for ids in src)):
             progress(empty)
-        return [search.rank(hypotheses)[:n_best] for hypotheses in candidates]
+        return found
+
+    def _submit(
+        self, src: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], settings: DecodingConfig, n_best: int
+    ) -> Any:
+        """Start to translate a batch. The maximum length is one for all of it: that of its longest sentence."""
+        longest = max(
+            max(map(len, src)) + settings.max_extra_tokens, settings.min_tokens, max(map(len, prefixes), default=0)
+        )
+        longest = min(longest, self.max_tokens - 1)  # the end has a position too
+        begun = any(prefixes)
+        return self.translator.translate_batch(
+            [[self.src_names[token] for token in ids] for ids in src],
+            [[self.names[token] for token in ids] for ids in prefixes] if begun else None,
+            asynchronous=True,
+            beam_size=settings.beam_size,
+            num_hypotheses=n_best,
+            length_penalty=length_exponent(settings),
+            max_input_length=0,
+            max_decoding_length=longest,
+            min_decoding_length=min(settings.min_tokens, longest),
+            suppress_sequences=[[name] for name in (*self.names[:FIRST_PIECE], *self.unused)],
+            return_scores=True,
+            return_end_token=True,  # otherwise the length would not count the end
+            use_vmap=self.shortlist and not begun,  # it would replace pieces of a prefix that it lacks
+        )
+
+    def _read(self, result: Any, exponent: float) -> list[Hypothesis]:
+        """The hypotheses of a sentence, best first."""
+        hypotheses = []
+        for names, score in zip(result.hypotheses, result.scores, strict=True):
+            log_probability = score * len(names) ** exponent
+            if log_probability > IMPOSSIBLE:
+                tokens = [self.ids[name] for name in names]
+                hypotheses.append(Hypothesis(tokens[:-1] if tokens[-1] == EOS_ID else tokens, score, log_probability))
+        return hypotheses
 
     def submit_ahead(self, items: Iterable[Item], submit: Callable[[Item], Any]) -> Iterator[tuple[Item, Any]]:
         """Each item with its pending answers. Some items are submitted ahead, so that no worker is idle.
@@ -277,114 +282,6 @@ class CT2Engine:
                     f"the prefix of sentence {number} has {len(ids) + 1} tokens with its end, the model has positions "
                     f"for {self.max_tokens}: shorten it"
                 )
-
-
-class _Search:
-    """A search with one engine and one set of settings."""
-
-    def __init__(self, engine: CT2Engine, settings: DecodingConfig) -> None:
-        self._engine = engine
-        self._settings = settings
-        # Of the length, by which CTranslate2 ranks; the result is chosen by our own formula among those it returns.
-        # Not 0: then CTranslate2 would stop at the first hypothesis that ends.
-        self._exponent = max(length_exponent(settings), 1e-6)
-
-    def prepare(self, src: Sequence[int], prefix: Sequence[int]) -> _Sentence:
-        """A sentence with its pieces' names and the limit of its output."""
-        limit = max(len(src) + 1 + self._settings.max_extra_tokens, self._settings.min_tokens + 1, len(prefix) + 1)
-        names = [self._engine.src_names[token] for token in src]
-        return _Sentence(names, [self._engine.names[token] for token in prefix], min(limit, self._engine.max_tokens))
-
-    def decode(
-        self, batches: Sequence[_Batch], sentences: Sequence[_Sentence], candidates: list[list[_Candidate]]
-    ) -> Iterator[_Batch]:
-        """Translate in batches. Yields a batch when its part of ``candidates`` is set."""
-        for batch, answers in self._engine.submit_ahead(
-            batches, lambda batch: self._submit([sentences[index] for index in batch.indices], batch.limit)
-        ):
-            for index, answer in zip(batch.indices, answers, strict=True):
-                candidates[index] = self._read(answer.result())
-            yield batch
-
-    def _submit(self, batch: Sequence[_Sentence], limit: int) -> Any:
-        """Start to translate a batch. The last token of an output of full length is its end, which is added later."""
-        search, longest = self._settings, limit - 1
-        begun = any(one.prefix for one in batch)
-        return self._engine.translator.translate_batch(
-            [one.src for one in batch],
-            [one.prefix for one in batch] if begun else None,
-            asynchronous=True,
-            beam_size=search.beam_size,
-            num_hypotheses=search.beam_size,
-            patience=PATIENCE if search.beam_size > 1 else 1.0,
-            length_penalty=self._exponent,
-            max_input_length=0,
-            max_decoding_length=longest,
-            min_decoding_length=min(search.min_tokens, longest),
-            suppress_sequences=[[name] for name in (*self._engine.names[:FIRST_PIECE], *self._engine.unused)],
-            return_scores=True,
-            return_end_token=True,
-            use_vmap=self._engine.shortlist and not begun,  # it would replace pieces of a prefix that it lacks
-        )
-
-    def _read(self, result: Any) -> list[_Candidate]:
-        """The hypotheses of a sentence."""
-        candidates = []
-        for names, score in zip(result.hypotheses, result.scores, strict=True):
-            log_probability = score * len(names) ** self._exponent
-            if log_probability > IMPOSSIBLE:
-                ended = names[-1:] == [self._engine.names[FIRST_PIECE]]
-                candidates.append(_Candidate(names[:-1] if ended else names, ended, log_probability))
-        return candidates
-
-    def score_exactly(self, sentences: Sequence[_Sentence], candidates: list[list[_Candidate]]) -> None:
-        """Score hypotheses by forced decoding where CTranslate2 does not have the model's own probability.
-
-        It leaves out a prefix, and the end of an output of full length. Rows that are no pieces are not in its sum of
-        probabilities, nor is the end up to ``min_tokens``.
-        """
-        rescore_all = bool(self._engine.unused or self._settings.min_tokens)
-        indices = [
-            index
-            for index, one in enumerate(sentences)
-            if rescore_all or one.prefix or not all(each.ended for each in candidates[index])
-        ]
-
-        def submit(index: int) -> Any:
-            targets = [one.names for one in candidates[index]]
-            sources = [sentences[index].src] * len(targets)
-            return self._engine.translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
-
-        for index, answers in self._engine.submit_ahead(indices, submit):
-            sums = [math.fsum(answer.result().log_probs) for answer in answers]
-            candidates[index] = [
-                one._replace(log_probability=exact) for one, exact in zip(candidates[index], sums, strict=True)
-            ]
-
-    def rank(self, candidates: Sequence[_Candidate]) -> list[Hypothesis]:
-        """The hypotheses of a sentence by our score, best first; one that is empty if there are none."""
-        hypotheses = []
-        for names, _, log_probability in candidates:
-            penalty = length_penalty(len(names) + 1, self._settings.length_penalty, self._settings.length_offset)
-            ours = log_probability / penalty
-            hypotheses.append(Hypothesis([self._engine.ids[name] for name in names], ours, log_probability))
-        return sorted(hypotheses, key=lambda one: -one.score) or [Hypothesis([], 0.0, 0.0)]
-
-
-def _split(batches: Sequence[Sequence[int]], limits: Sequence[int]) -> list[_Batch]:
-    """The batches, divided so that the sentences of each have one limit; ``limits`` are those of all sentences."""
-    split: list[_Batch] = []
-    for batch in batches:
-        by_limit: dict[int, list[int]] = {}
-        for index in batch:
-            by_limit.setdefault(limits[index], []).append(index)
-        split += [_Batch(indices, limit) for limit, indices in by_limit.items()]
-    return split
-
-
-def _exceeds(sentence: _Sentence, candidates: Sequence[_Candidate]) -> bool:
-    """Whether a hypothesis of a sentence is beyond its limit."""
-    return any(len(hypothesis.names) + 1 > sentence.limit for hypothesis in candidates)
 
 
 def _read_export(folder: Path) -> Export:

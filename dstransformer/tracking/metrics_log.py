@@ -14,6 +14,7 @@ from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.files import append_whole, replacing
 from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
+from dstransformer.io.products import is_bundle
 from dstransformer.io.retry import Backlog
 from dstransformer.tracking.events import (
     BundleSaved,
@@ -173,6 +174,19 @@ def read_records(path: Path, *, skip_damaged: bool) -> Iterator[MetricsLine]:
                 f"{path}, line {number} is damaged: {shown(line.strip())} is not a JSON object with kind and step; "
                 "delete the line"
             )
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a run has written its final bundle and its scores, and has not continued training since."""
+    if not is_bundle(run / "bundle"):
+        return False
+    try:
+        last = None
+        for record in read_records(run / METRICS_NAME, skip_damaged=True):
+            last = last if record["kind"] == "unsaved" else record  # lines that could not be written for a while
+    except OSError:
+        return False
+    return last is not None and last["kind"].startswith("final_")
 
 
 def _parse(line: str) -> MetricsLine | None:

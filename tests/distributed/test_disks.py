@@ -17,7 +17,7 @@ from support.processes.launching import wait_until
 from support.processes.ranks import finish_all, run_dst_ranks, srun
 from support.training.runs import TINY, latest_state, losses, records
 
-from dstransformer.training.checkpoints.following import is_finished
+from dstransformer.tracking.metrics_log import is_finished
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
 UNSAVED = "could not be saved"

@@ -37,6 +37,7 @@ from data_prep.store.workspace import StageRecord, Workspace
 from dstransformer.config import compose, load_config, read_config
 from dstransformer.data import Corpus, Tokenizer
 from dstransformer.decoding.parts import _read_job
+from dstransformer.evaluation.following import Results
 from dstransformer.evaluation.published_sets import published_test_set
 from dstransformer.exchange.ct2 import write_ct2
 from dstransformer.exchange.ct2_engine import open_ct2
@@ -55,7 +56,6 @@ from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import Outbox
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
 from dstransformer.tracking.plot import read_runs
-from dstransformer.training.checkpoints.following import Results
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.training.checkpoints.listing import describe_checkpoints, list_checkpoints
 from dstransformer.training.checkpoints.shards import ADAM_MOMENTS, WEIGHT, ShardReader

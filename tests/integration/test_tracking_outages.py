@@ -19,7 +19,7 @@ from support.training.runs import train_options
 
 from benchmarks.resilience.proxy import Fault, Proxy
 from dstransformer.data import Corpus
-from dstransformer.training.checkpoints.following import is_finished
+from dstransformer.tracking.metrics_log import is_finished
 
 pytestmark = [pytest.mark.usefixtures("patience"), pytest.mark.slow]
 

@@ -22,7 +22,7 @@ from benchmarks.resilience.faults.plan import (
     Fault,
 )
 from dstransformer.errors import DataError
-from dstransformer.training.checkpoints.following import is_finished
+from dstransformer.tracking.metrics_log import is_finished
 
 #: Seconds that a fault may wait within a moment; the moments of a tiny model last about as long.
 _WITHIN = {UPDATE: 0.1, CHECKPOINT: 0.05, RENAME: 0.003, VALIDATION: 0.05, END: 1.0}

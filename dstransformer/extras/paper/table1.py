@@ -1,301 +1,256 @@
-"""Measures the layer types of the paper's Table 1 and fits how time and memory grow (section 4)."""
+"""The paper's Table 1 (section 4): its formulas at a length and a width, and the time of one layer of each type."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
-from statistics import median
+from typing import NamedTuple
 
-import numpy as np
-import psutil
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.benchmark import Timer
 
-from dstransformer.decoding.devices import is_memory_error
+from dstransformer.decoding.devices import free_memory, is_memory_error
 from dstransformer.errors import UserError
-from dstransformer.extras.paper.table1_layers import LAYER_TYPES, Layer, LayerType, Size
 from dstransformer.io.progress import Advance
+from dstransformer.model.ops import processor_name
 
-#: A quick pass is repeated for this many seconds, at most :data:`MAX_REPETITIONS` times.
-MIN_SECONDS = 0.1
-MAX_REPETITIONS = 50
+#: Each layer is measured for about this many seconds.
+MEASURED_SECONDS = 1.0
 
-
-@dataclass(frozen=True)
-class LayerCost:
-    """The cost of a layer: median seconds, and bytes allocated at the peak beyond inputs and weights."""
-
-    forward_seconds: float
-    backward_seconds: float
-    peak_bytes: int
-
-    @property
-    def seconds(self) -> float:
-        """Forward and backward pass."""
-        return self.forward_seconds + self.backward_seconds
+Layer = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class PowerLaw:
-    """``factor · n^n_exponent · d^d_exponent``.
+class Size(NamedTuple):
+    """The size of a layer, in the paper's letters.
 
     Attributes:
-        factor: In seconds, bytes or multiply-adds.
-        n_exponent: The exponent of the length.
-        d_exponent: The exponent of the width.
-        residual: Root mean square of the relative deviations of the values from the law; 0.05 is 5%.
+        n: Length of the sequence.
+        d: Width of the representation of a position.
+        k: Width of the convolution's kernel.
+        r: Size of the neighbourhood of restricted self-attention.
     """
 
-    factor: float
-    n_exponent: float
-    d_exponent: float
-    residual: float
-
-    def value(self, n: int, d: int) -> float:
-        """The law at a length and a width."""
-        return float(self.factor * n**self.n_exponent * d**self.d_exponent)
+    n: int
+    d: int
+    k: int
+    r: int
 
 
-def fit_power_law(sizes: Sequence[tuple[int, int]], values: Sequence[float]) -> PowerLaw:
-    """Fit a power law by least squares on logarithms.
+@dataclass(frozen=True, kw_only=True)
+class LayerType:
+    """A row of the table.
 
-    Args:
-        sizes: Length and width of each value; at least two lengths and two widths in all combinations.
-        values: Positive numbers.
+    Attributes:
+        name: As in the paper.
+        complexity: The paper's complexity per layer.
+        multiply_adds: Multiply-adds of the forward pass, without those of softmax and tanh.
+        sequential: The paper's sequential operations.
+        sequential_operations: Positions that have to be computed one after the other.
+        path: The paper's maximum path length.
+        path_length: Layers, or steps in time, that a signal crosses between the input and the output positions that are
+            farthest apart.
+        build: Builds a layer of this type, ``(1, n, d)`` to ``(1, n, d)``, without biases.
     """
-    terms = np.array([[1.0, np.log(n), np.log(d)] for n, d in sizes])
-    logarithms = np.log(np.array(values, dtype=float))
-    solution, *_ = np.linalg.lstsq(terms, logarithms, rcond=None)
-    deviations = np.expm1(logarithms - terms @ solution)
-    return PowerLaw(
-        float(np.exp(solution[0])),
-        float(solution[1]),
-        float(solution[2]),
-        float(np.sqrt(np.mean(deviations**2))),
-    )
+
+    name: str
+    complexity: str
+    multiply_adds: Callable[[Size], int]
+    sequential: str = "O(1)"
+    sequential_operations: Callable[[Size], int] = lambda _: 1
+    path: str = "O(1)"
+    path_length: Callable[[Size], int] = lambda _: 1
+    build: Callable[[Size], Layer]
 
 
-def measure(layer: Layer, repetitions: int, device: torch.device) -> LayerCost:
-    """Run forward and backward pass once to warm up, then measure time, and memory in a separate run.
+def attention(x: Tensor) -> Tensor:
+    """``softmax(x x^T / sqrt(d)) x`` (equation 1), with one head and without projections, as the table counts it."""
+    scores = x @ x.transpose(-2, -1) * x.shape[-1] ** -0.5
+    return scores.softmax(dim=-1) @ x
 
-    Args:
-        layer: The layer.
-        repetitions: Passes whose median counts; quick ones are repeated more often.
-        device: Where the layer is.
+
+def restricted_attention(x: Tensor, r: int) -> Tensor:
+    """:func:`attention` of each position to the ``r`` positions around it, in O(r·n·d).
+
+    Queries are cut into blocks of ``r``, whose windows lie within ``2 r - 1`` keys: a view of the padded keys. About
+    half of the scores are outside of a window, and masked.
+    """
+    batch, n, d = x.shape
+    before, after = window(r)
+    blocks = -(-n // r)
+    padding = blocks * r - n
+    queries = F.pad(x, (0, 0, 0, padding)).view(batch, blocks, r, d)
+    keys = F.pad(x, (0, 0, before, padding + after)).unfold(1, 2 * r - 1, r)  # (batch, blocks, d, 2 r - 1)
+    query, key = torch.arange(r, device=x.device)[:, None], torch.arange(2 * r - 1, device=x.device)
+    start = torch.arange(blocks, device=x.device)[:, None, None] * r
+    position = start + key - before
+    is_padding = ((position < 0) | (position >= n)) & (start + query < n)  # queries that are padding see padding
+    outside = (key < query) | (key >= query + r) | is_padding
+    scores = (queries @ keys * d**-0.5).masked_fill(outside, float("-inf"))
+    return (scores.softmax(dim=-1) @ keys.transpose(-2, -1)).view(batch, blocks * r, d)[:, :n]
+
+
+class Recurrent(nn.RNN):
+    """``nn.RNN`` with tanh."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """``(1, n, d)`` to ``(1, n, d)``."""
+        states: Tensor = super().forward(x)[0]
+        return states
+
+
+class Convolutional(nn.Conv1d):
+    """A causal ``nn.Conv1d``: a position reads itself and the ``k - 1`` before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(1, n, d)`` to ``(1, n, d)``."""
+        return super().forward(F.pad(x.transpose(1, 2), (self.kernel_size[0] - 1, 0))).transpose(1, 2)
+
+
+def window(r: int) -> tuple[int, int]:
+    """The positions before and after its own that a position attends to, with itself ``r`` in all."""
+    return r // 2, (r - 1) // 2
+
+
+def restricted_path_length(n: int, r: int) -> int:
+    """Layers of restricted self-attention between any two positions: the narrower side of the window per layer."""
+    return max(1, -(-(n - 1) // min(window(r))))
+
+
+def dilated_path_length(n: int, k: int) -> int:
+    """Layers of causal convolutions with dilations 1, k, k², … until the last position depends on the first.
+
+    That is ``log_k(n)``, rounded up. With whole numbers, because the logarithm in floating point is off by one at
+    some powers.
+    """
+    layers, reached = 1, k
+    while reached < n:
+        layers, reached = layers + 1, reached * k
+    return layers
+
+
+#: The rows of the table, in the paper's order.
+LAYER_TYPES = (
+    LayerType(
+        name="self-attention",
+        complexity="O(n²·d)",
+        multiply_adds=lambda size: 2 * size.n**2 * size.d,
+        build=lambda _: attention,
+    ),
+    LayerType(
+        name="recurrent",
+        complexity="O(n·d²)",
+        multiply_adds=lambda size: 2 * size.n * size.d**2,
+        sequential="O(n)",
+        sequential_operations=lambda size: size.n,
+        path="O(n)",
+        path_length=lambda size: size.n,
+        build=lambda size: Recurrent(size.d, size.d, bias=False, batch_first=True),
+    ),
+    LayerType(
+        name="convolutional",
+        complexity="O(k·n·d²)",
+        multiply_adds=lambda size: size.k * size.n * size.d**2,
+        path="O(log_k(n))",
+        path_length=lambda size: dilated_path_length(size.n, size.k),
+        build=lambda size: Convolutional(size.d, size.d, size.k, bias=False),
+    ),
+    LayerType(
+        name="self-attention (restricted)",
+        complexity="O(r·n·d)",
+        multiply_adds=lambda size: 2 * size.r * size.n * size.d,
+        path="O(n/r)",
+        path_length=lambda size: restricted_path_length(size.n, size.r),
+        build=lambda size: lambda x: restricted_attention(x, size.r),
+    ),
+)
+
+
+def check_size(size: Size, device: torch.device) -> None:
+    """Check the size that a user gives.
 
     Raises:
-        RuntimeError: The layer does not fit into memory.
+        UserError: A number is too small, the neighbourhood or the kernel is larger than the length, or a layer would
+            not fit into memory.
     """
-    torch.backends.cudnn.allow_tf32 = False  # as matrix products: all layers in full fp32
-    gradient = torch.ones_like(layer.forward())
-    _run(layer, gradient, device)
-    times: list[tuple[float, float]] = []
-    while len(times) < repetitions or (sum(map(sum, times)) < MIN_SECONDS and len(times) < MAX_REPETITIONS):
-        times.append(_run(layer, gradient, device))
-    forward, backward = zip(*times, strict=True)
-    return LayerCost(median(forward), median(backward), _peak_bytes(layer, gradient, device))
-
-
-def _run(layer: Layer, gradient: torch.Tensor, device: torch.device) -> tuple[float, float]:
-    """Seconds of one forward and one backward pass. Gradients are allocated again, as after ``zero_grad``."""
-    _clear_gradients(layer)
-    _synchronize(device)
-    began = time.perf_counter()
-    out = layer.forward()
-    _synchronize(device)
-    between = time.perf_counter()
-    torch.autograd.backward(out, gradient)
-    _synchronize(device)
-    return between - began, time.perf_counter() - between
-
-
-def _peak_bytes(layer: Layer, gradient: torch.Tensor, device: torch.device) -> int:
-    """Bytes of tensors at the peak of both passes, beyond what was allocated before.
-
-    On CUDA that is ``torch.cuda.max_memory_allocated``. On a CPU PyTorch's profiler records the allocations of
-    tensors. Memory that libraries such as oneDNN allocate themselves is not counted.
-    """
-    _clear_gradients(layer)
-    if device.type == "cuda":
-        _synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.autograd.backward(layer.forward(), gradient)
-        _synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler prints two lines each time
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        torch.autograd.backward(layer.forward(), gradient)
-    assert profile.kineto_results is not None
-    events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
-    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    return int(np.cumsum(changes).max())
-
-
-def _clear_gradients(layer: Layer) -> None:
-    for leaf in layer.leaves:
-        leaf.grad = None
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-BYTES_PER_NUMBER = 4  # fp32
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is measured.
-
-    Attributes:
-        lengths: The lengths ``n``, in increasing order.
-        widths: The widths ``d``, in increasing order.
-        neighbourhood: ``r`` of restricted self-attention.
-        kernel: ``k`` of the convolution.
-        batch: Number of sequences.
-        repetitions: Passes whose median counts.
-        device: Where to compute.
-    """
-
-    lengths: tuple[int, ...]
-    widths: tuple[int, ...]
-    neighbourhood: int
-    kernel: int
-    batch: int
-    repetitions: int
-    device: torch.device
-
-    def size(self, n: int, d: int) -> Size:
-        """The size of a layer at a length and a width."""
-        return Size(n, d, self.kernel, self.neighbourhood)
-
-    @property
-    def largest(self) -> Size:
-        """The size at the largest length and width."""
-        return self.size(self.lengths[-1], self.widths[-1])
-
-    @property
-    def fitted(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Lengths and widths of the fits."""
-        return larger_half(self.lengths), larger_half(self.widths)
-
-
-@dataclass(frozen=True)
-class Row:
-    """The measurements of a layer type.
-
-    Attributes:
-        kind: The layer type.
-        costs: By length and width.
-        time: The fit of the seconds of both passes.
-        memory: The fit of the peak bytes.
-        count: The fit of the exact multiply-adds. The time would follow it if each multiply-add took equally long.
-    """
-
-    kind: LayerType
-    costs: dict[tuple[int, int], LayerCost]
-    time: PowerLaw
-    memory: PowerLaw
-    count: PowerLaw
-
-
-@dataclass(frozen=True)
-class Table1:
-    """The result: one row for each layer type."""
-
-    settings: Settings
-    rows: tuple[Row, ...]
-
-
-def larger_half(values: Sequence[int]) -> tuple[int, ...]:
-    """The larger half of increasing values, rounded up, at least two. There the order outweighs the overhead."""
-    return tuple(values[-max(2, -(-len(values) // 2)) :])
-
-
-def check_settings(settings: Settings) -> None:
-    """Check the settings of the user.
-
-    Raises:
-        UserError: A number is too small or named twice, there are fewer than two lengths or widths, the neighbourhood
-            or the kernel is larger than every length, the device is neither a CPU nor a CUDA device, or the largest
-            layer would not fit into memory.
-    """
-    if settings.device.type not in ("cpu", "cuda"):
-        raise UserError(f"--device {settings.device}: memory is measured on a CPU or with CUDA only")
-    for option, values in (("--lengths", settings.lengths), ("--widths", settings.widths)):
-        if values[0] < 1:
-            raise UserError(f"{option} {values[0]}: give numbers from 1")
-        if len(set(values)) < len(values):
-            raise UserError(f"{option} names a number twice: {' '.join(map(str, values))}")
-        if len(values) < 2:
-            raise UserError(f"{option} {values[0]}: give at least two, as an exponent is fitted")
-    minimums = {"--neighbourhood": (settings.neighbourhood, 3), "--kernel": (settings.kernel, 2),
-                "--batch": (settings.batch, 1)}  # fmt: skip
-    for option, (value, minimum) in minimums.items():
-        if value < minimum:
-            raise UserError(f"{option} {value}: give a number from {minimum}")
-    longest = settings.lengths[-1]
-    for option, value in (("--neighbourhood", settings.neighbourhood), ("--kernel", settings.kernel)):
-        if value > longest:
+    for option, value, least in (
+        ("--length", size.n, 2), ("--width", size.d, 1), ("--neighbourhood", size.r, 3), ("--kernel", size.k, 2),
+    ):  # fmt: skip
+        if value < least:
+            raise UserError(f"{option} {value}: give a number from {least}")
+    for option, value in (("--neighbourhood", size.r), ("--kernel", size.k)):
+        if value > size.n:
             raise UserError(
-                f"{option} {value} is larger than every length (the longest is {longest}): give a smaller one, or "
-                "longer --lengths"
+                f"{option} {value} is larger than --length {size.n}: give a smaller one, or a longer length"
             )
-    needed, free = BYTES_PER_NUMBER * _numbers_at_peak(settings), _free_memory(settings.device)
-    if needed > free:
+    # Scores and their gradients, neighbours and activations, weights and their gradients; fp32.
+    numbers = 4 * size.n**2 + (8 + 4 * size.r) * size.n * size.d + 2 * size.k * size.d**2
+    if (needed := 4 * numbers) > (free := free_memory(device)):
         raise UserError(
-            f"length {longest:,} with width {settings.widths[-1]:,} needs about {needed / 1e9:,.1f} GB, and "
-            f"{free / 1e9:,.1f} GB are free: give shorter --lengths or smaller --widths"
+            f"--length {size.n:,} with --width {size.d:,} needs about {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB "
+            "are free: give a shorter length or a smaller width"
         )
 
 
-def _numbers_at_peak(settings: Settings) -> int:
-    """About how many numbers the largest layer holds: attention's weights, activations, and weights with gradients."""
-    size = settings.largest
-    return settings.batch * (4 * size.n**2 + 8 * size.n * size.d) + 2 * max(4, size.k) * size.d**2
+def measure_seconds(kind: LayerType, size: Size, device: torch.device) -> float:
+    """The median seconds of a forward and a backward pass of one layer over one sequence, in fp32.
+
+    Raises:
+        UserError: The layer does not fit into memory.
+    """
+    torch.manual_seed(1)
+    try:
+        layer = kind.build(size)
+        weights = list(layer.to(device).parameters()) if isinstance(layer, nn.Module) else []
+        x = torch.randn(1, size.n, size.d, device=device, requires_grad=True)
+        gradient = torch.ones_like(x)
+
+        def run() -> None:
+            torch.autograd.grad(layer(x), [x, *weights], gradient)
+
+        timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+        return float(timer.blocked_autorange(min_run_time=MEASURED_SECONDS).median)
+    except (RuntimeError, MemoryError) as error:
+        if not is_memory_error(error):
+            raise
+        raise UserError(
+            f"there is not enough memory for {kind.name} at --length {size.n:,} and --width {size.d:,}: give smaller "
+            "ones"
+        ) from None
 
 
-def measure_table1(settings: Settings, progress: Advance) -> Table1:
-    """Measure every layer type at every length and width.
+def build_table1(size: Size, device: torch.device, progress: Advance) -> str:
+    """Measure a layer of each type, and write the table as Markdown.
 
     Args:
-        settings: Checked with :func:`check_settings`.
+        size: The size, checked with :func:`check_size`.
+        device: Where to compute.
         progress: Called after each measurement.
 
     Raises:
         UserError: A layer does not fit into memory.
     """
-    return Table1(settings, tuple(_measure_row(kind, settings, progress) for kind in LAYER_TYPES))
-
-
-def _measure_row(kind: LayerType, settings: Settings, progress: Advance) -> Row:
-    costs = {}
-    for n, d in product(settings.lengths, settings.widths):
-        torch.manual_seed(1)
-        try:
-            layer = kind.build(settings.size(n, d), settings.batch, settings.device)
-            costs[n, d] = measure(layer, settings.repetitions, settings.device)
-        except (RuntimeError, MemoryError) as error:
-            if not is_memory_error(error):
-                raise
-            raise UserError(
-                f"there is not enough memory for {kind.name} at length {n:,} and width {d:,}: give shorter --lengths "
-                "or smaller --widths"
-            ) from None
+    torch.backends.cudnn.allow_tf32 = False  # as matrix products: all layers in full fp32
+    rows = [
+        ["layer type", "complexity per layer", "multiply-adds", "sequential operations", "maximum path length", "time"],
+        ["---"] * 6,
+    ]
+    for kind in LAYER_TYPES:
+        rows.append([
+            kind.name,
+            kind.complexity,
+            f"{kind.multiply_adds(size):,}",
+            f"{kind.sequential}: {kind.sequential_operations(size):,}",
+            f"{kind.path}: {kind.path_length(size):,}",
+            f"{1e3 * measure_seconds(kind, size, device):,.2f} ms",
+        ])  # fmt: skip
         progress(1)
-    sizes = list(product(*settings.fitted))
-    return Row(
-        kind,
-        costs,
-        time=fit_power_law(sizes, [costs[size].seconds for size in sizes]),
-        memory=fit_power_law(sizes, [costs[size].peak_bytes for size in sizes]),
-        count=fit_power_law(sizes, [kind.multiply_adds(settings.size(*size)) for size in sizes]),
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    threads = f"{processor_name()}, {torch.get_num_threads()} threads"
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else threads
+    return (
+        f"{table}\n\nn = {size.n:,}, d = {size.d:,}, k = {size.k}, r = {size.r}. Multiply-adds are those of a forward "
+        "pass, the time is the median of forward and backward passes, in fp32 over one sequence; "
+        f"{machine}, torch {torch.__version__}.\n"
     )
-
-
-def _free_memory(device: torch.device) -> int:
-    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)

@@ -39,7 +39,7 @@ class Linearisation(Form):
     model: ClassVar[str] = "a parser"
     content: ClassVar[str] = "trees"
     decoder: ClassVar[str] = "dstransformer.extras.parsing.parser:RawTextParser"
-    task: ClassVar[str] = "dstransformer.extras.parsing.task:Parsing"
+    task: ClassVar[str] = "dstransformer.extras.parsing.parser:Parsing"
     requirements: ClassVar[tuple[str, ...]] = ("nltk",)
     usage: ClassVar[tuple[str, ...]] = (
         "dst parse {} input.txt --output output.mrg",

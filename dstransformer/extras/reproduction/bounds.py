@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dstransformer.config import Precision
 from dstransformer.data import Split
 from dstransformer.evaluation import Evaluation
-from dstransformer.evaluation.directions import covered_rows, score_directions
 from dstransformer.evaluation.task import Task
-from dstransformer.evaluation.validation import Validator
+from dstransformer.evaluation.validation import Validator, covered_rows, score_directions
 
 #: Figures that are means over target tokens, not scores from 0 to 100.
 PER_TOKEN = ("loss", "perplexity")

@@ -14,8 +14,7 @@ from dstransformer.data.directions import build_tags
 from dstransformer.data.sentences import split_sentences, with_spaces
 from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.extras.markup.markup import MarkedText, parse_markup
-from dstransformer.extras.markup.sentences import Translated, place_in_sentences, with_breaks
-from dstransformer.extras.markup.tag_placement import place_tags
+from dstransformer.extras.markup.tag_placement import Translated, place_in_sentences, place_tags, with_breaks
 from dstransformer.extras.serving.batcher import Batcher, Job, QueueFullError, StoppingError
 from dstransformer.extras.serving.guard import RefusedError
 from dstransformer.extras.serving.limits import ATTENTION_TOKENS, Limits
@@ -114,28 +113,41 @@ class Service:
             return await self._translate_texts(given, request, disconnect)
         prefixes = self._prefixes(request, len(given))
         self._check_size(given, request)
-        sources = await _off_the_loop(read_sources, given, request.markup, size=sum(map(len, given)))
+        size = sum(map(len, given))
+        sources = await _off_the_loop(read_sources, given, request.markup, size=size)
         texts = self._with_tags([source.text for source in sources], request.to)
+        aligned = request.alignments or request.markup
+        found = await self._search(texts, prefixes, disconnect, n_best=request.n_best or 1, alignments=aligned)
+        if found is None:
+            return None
+        return {"translations": await _off_the_loop(_describe_all, request, sources, texts, found, size=size)}
+
+    async def _search(
+        self,
+        texts: Sequence[str],
+        prefixes: Sequence[str],
+        disconnect: WaitForDisconnect,
+        *,
+        n_best: int = 1,
+        alignments: bool,
+    ) -> list[list[Candidate]] | None:
+        """The translations of each text, none of one without words; None if the client has disconnected."""
         queries = await self._tokenize(texts, prefixes)
         indices = [index for index, query in enumerate(queries) if query.tokens]
         found: list[list[Candidate]] = [[] for _ in texts]
-        if indices:
-            results: list[Candidates] | None = await self._wait(
-                lambda: self.batcher.submit(
-                    [queries[index] for index in indices],
-                    request.n_best or 1,
-                    alignments=request.alignments or request.markup,
-                ),
-                disconnect,
-            )
-            if results is None:
-                return None
-            for index, candidates in zip(indices, results, strict=True):
-                if candidates is None:
-                    raise RefusedError(500, f"the model computes NaN for sentence {index + 1}: {shown(texts[index])}")
-                found[index] = candidates
-        described = await _off_the_loop(_describe_all, request, sources, texts, found, size=sum(map(len, given)))
-        return {"translations": described}
+        if not indices:
+            return found
+        chosen = [queries[index] for index in indices]
+        results: list[Candidates] | None = await self._wait(
+            lambda: self.batcher.submit(chosen, n_best, alignments=alignments), disconnect
+        )
+        if results is None:
+            return None
+        for index, candidates in zip(indices, results, strict=True):
+            if candidates is None:
+                raise RefusedError(500, f"the model computes NaN for sentence {index + 1}: {shown(texts[index])}")
+            found[index] = candidates
+        return found
 
     async def _translate_texts(
         self, given: Sequence[str], request: TranslateRequest, disconnect: WaitForDisconnect
@@ -152,23 +164,16 @@ class Service:
             sentences, owners = await _off_the_loop(split_sentences, texts, self._model.info.src_lang, size=size)
         except UserError as error:
             raise RefusedError(503, str(error)) from None
-        asked = request.model_copy(
-            update={
-                "text": [begins[owner] + sentence for owner, sentence in zip(owners, sentences, strict=True)],
-                "split": False,
-                "markup": False,
-                "alignments": request.markup,
-            }
-        )
-        answers: list[dict[str, Any]] = []
-        for first in range(0, len(sentences), self.limits.sentences):
-            some = {"text": asked.text[first : first + self.limits.sentences]}
-            answer = await self.translate(asked.model_copy(update=some), disconnect)
-            if answer is None:
+        tagged = [begins[owner] + sentence for owner, sentence in zip(owners, sentences, strict=True)]
+        found: list[list[Candidate]] = []
+        for first in range(0, len(tagged), self.limits.sentences):
+            some = tagged[first : first + self.limits.sentences]
+            results = await self._search(some, [""] * len(some), disconnect, alignments=request.markup)
+            if results is None:
                 return None
-            answers += answer["translations"]
+            found += results
         parts = _Parts(texts, begins, sentences, owners)
-        joined = await _off_the_loop(_join_parts, sources, parts, answers, request.markup, size=size)
+        joined = await _off_the_loop(_join_parts, sources, parts, found, request.markup, size=size)
         return {"translations": [{"text": text} for text in joined]}
 
     async def attention(self, request: AttentionRequest, disconnect: WaitForDisconnect) -> dict[str, Any] | None:
@@ -325,14 +330,15 @@ class _Parts(NamedTuple):
 
 
 def _join_parts(
-    sources: Sequence[MarkedText], parts: _Parts, answers: Sequence[dict[str, Any]], markup: bool
+    sources: Sequence[MarkedText], parts: _Parts, found: Sequence[Sequence[Candidate]], markup: bool
 ) -> list[str]:
-    """The translations of texts, from the answers for their sentences."""
+    """The translations of texts, from those of their sentences."""
     divided: list[list[Translated]] = [[] for _ in sources]
-    for owner, sentence, answer in zip(parts.owners, parts.sentences, answers, strict=True):
+    for owner, sentence, candidates in zip(parts.owners, parts.sentences, found, strict=True):
         added = len(parts.begins[owner].split())
-        links = [(src - added, tgt) for src, tgt in answer.get("alignment", ()) if src >= added]
-        divided[owner].append(Translated(sentence, answer["text"], links))
+        text, links = (candidates[0].text, candidates[0].alignment or ()) if candidates else ("", ())
+        links = [(src - added, tgt) for src, tgt in links if src >= added]
+        divided[owner].append(Translated(sentence, text, links))
     if markup:
         return [place_in_sentences(*each) for each in zip(sources, parts.texts, divided, strict=True)]
     return [

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dstransformer.evaluation.directions import covered_rows, interleaved, largest_direction, score_directions
 from dstransformer.evaluation.result import Score
+from dstransformer.evaluation.validation import covered_rows, interleaved, largest_direction, score_directions
 
 
 class FakeSplit(SimpleNamespace):

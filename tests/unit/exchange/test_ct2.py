@@ -1,14 +1,14 @@
-"""``dst export ct2`` and ``--engine ct2`` against our own search."""
+"""``dst export ct2`` and ``--engine ct2``: the same model, translated with the search of CTranslate2."""
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -19,14 +19,14 @@ from support.processes.launching import run_dst
 from support.training.trained import trained_bundle
 
 from dstransformer.config import load_config
-from dstransformer.data import BOS_ID, EOS_ID
-from dstransformer.data.packing import Packing
+from dstransformer.data import BOS_ID, EOS_ID, Corpus
 from dstransformer.decoding import Translator
-from dstransformer.decoding.beam import FIRST_PIECE
 from dstransformer.errors import ConfigError, DataError
+from dstransformer.evaluation.bleu import score
 from dstransformer.exchange.ct2 import POSITIONS, export_ct2
 from dstransformer.exchange.ct2_engine import CT2Engine, open_ct2
 from dstransformer.exchange.hf_export import export_hf
+from dstransformer.exchange.weights import length_exponent
 from dstransformer.model import open_bundle, save_bundle
 
 
@@ -35,40 +35,24 @@ def exported(shared_folder: Callable[[str, Callable[[Path], object]], Path], tra
     return shared_folder("export-ct2", lambda folder: export_ct2(trained, folder))
 
 
-def assert_alike(bundle: Path, ct2: Translator, sentences: list[str]) -> None:
-    """Most outputs are equal, and their log-probabilities are ours over the pieces that CTranslate2 sums.
+def assert_alike(bundle: Path, sentences: list[str]) -> None:
+    """By greedy search, outputs that end by themselves are those of our engine, with its log-probabilities.
 
-    These small models are unsure, so the end of the search matters; for a real one see docs/guide/export.md.
+    CTranslate2's are higher: three pieces that are never an output have no share, which a tenth of label smoothing
+    gives them.
     """
-    translator = Translator.load(bundle)
-    ours, theirs = translator.search(sentences), ct2.search(sentences)
-    pairs = [
-        (src, one, other)
-        for src, (one,), (other,) in zip(translator.tokenizer.src.encode(sentences), ours, theirs, strict=True)
-        if one.tokens == other.tokens
+    ct2 = open_ct2(bundle, beam_size=1)
+    ours, theirs = Translator.load(bundle, settings=ct2.settings).search(sentences), ct2.search(sentences)
+    limits = [len(ids) + ct2.settings.max_extra_tokens for ids in ct2.tokenizer.encode(sentences)]
+    ended = [
+        (one, other)
+        for (one,), (other,), limit in zip(ours, theirs, limits, strict=True)
+        if len(one.tokens) < limit  # there CTranslate2 goes on to the limit of the batch's longest sentence
     ]
-    assert len(pairs) > 0.8 * len(sentences)
-    for src, one, other in pairs:
-        # CTranslate2 leaves the pieces that are never an output out of the sum of probabilities, except in outputs
-        # that forced decoding scores.
-        possible = forced_log_probability(translator, src, one.tokens, impossible=FIRST_PIECE)
-        near = min(one.log_probability, possible, key=lambda expected: abs(expected - other.log_probability))
-        assert other.log_probability == pytest.approx(near, abs=1e-3)
-        scale = one.score / one.log_probability
-        assert other.score == pytest.approx(other.log_probability * scale, abs=1e-3)
-
-
-def forced_log_probability(translator: Translator, src: list[int], output: list[int], impossible: int) -> float:
-    """The log-probability of an output, its end included, if the first ``impossible`` pieces had none."""
-    model = translator.model.eval()
-    packings = [Packing.from_lengths([len(ids) + 1]) for ids in (src, output)]
-    with torch.no_grad():
-        memory = model.encode(torch.tensor([*src, EOS_ID]), packings[0])
-        hidden = model.decode(torch.tensor([BOS_ID, *output]), packings[1], memory, packings[0])
-        logits = model.logits(hidden[: len(output) + 1])[:, : translator.tokenizer.vocab_size]
-    logits[:, :impossible] = -math.inf
-    chosen = logits.log_softmax(dim=-1)[range(len(output) + 1), [*output, EOS_ID]]
-    return float(chosen.sum())
+    equal = [(one, other) for one, other in ended if one.tokens == other.tokens]
+    assert len(equal) > 0.98 * len(ended) > 0.5 * len(sentences)
+    for one, other in equal:
+        assert one.log_probability - 1e-3 < other.log_probability < one.log_probability + 0.05
 
 
 def engine_of(ct2: Translator) -> CT2Engine:
@@ -76,13 +60,28 @@ def engine_of(ct2: Translator) -> CT2Engine:
     return ct2.engine
 
 
-def test_the_search_finds_what_ours_does(trained: Path, exported: Path, learned: list[str]) -> None:
-    ct2 = open_ct2(exported)
-    assert_alike(trained, ct2, learned[:100])
+def test_greedy_search_finds_what_ours_does(trained: Path, learned: list[str]) -> None:
+    assert_alike(trained, learned[:100])
+
+
+def test_a_beam_translates_as_well_as_ours(trained: Path, exported: Path, toy_corpus: Path, learned: list[str]) -> None:
+    corpus, ct2 = Corpus.open(toy_corpus), open_ct2(exported)
+    *_, tgt, lengths = corpus.split("train").gather(np.arange(len(learned)))
+    references = corpus.tokenizer.decode([ids.tolist() for ids in np.split(tgt, np.cumsum(lengths)[:-1])])
+    ours, theirs = (score(one.translate(learned), references)[0].value for one in (Translator.load(trained), ct2))
+    assert theirs == pytest.approx(ours, abs=2)
     assert ct2.translate(["", " "]) == ["", ""]
-    many = ct2.search(learned[:5], n_best=3)
-    assert [len(found) for found in many] == [3] * 5
-    assert all(found[0].score >= found[1].score >= found[2].score for found in many)
+
+
+def test_scores_are_those_of_ctranslate2(exported: Path, learned: list[str]) -> None:
+    """The log-probability over a power of the length, the end included; outputs of a beam are ranked by it."""
+    ct2 = open_ct2(exported)
+    power = length_exponent(ct2.settings)
+    for outputs in ct2.search(learned[:20], n_best=3):
+        assert len({tuple(one.tokens) for one in outputs}) == 3
+        assert [one.score for one in outputs] == sorted((one.score for one in outputs), reverse=True)
+        for one in outputs:
+            assert one.score == pytest.approx(one.log_probability / (len(one.tokens) + 1) ** power)
 
 
 @pytest.mark.slow
@@ -98,8 +97,7 @@ def test_other_architectures_translate_alike(
     tmp_path: Path, toy_corpus: Path, learned: list[str], changes: dict[str, Any]
 ) -> None:
     bundle = trained_bundle(tmp_path / "bundle", toy_corpus, updates=150, **changes)
-    export_ct2(bundle, tmp_path / "ct2")
-    assert_alike(bundle, open_ct2(tmp_path / "ct2"), learned[:100])
+    assert_alike(bundle, learned[:100])
 
 
 @pytest.mark.parametrize("changes", [
@@ -122,51 +120,27 @@ def test_other_functions_and_biases_have_the_same_probabilities(tmp_path: Path, 
     torch.testing.assert_close(torch.tensor(theirs), expected, rtol=0, atol=1e-4)
 
 
-def assert_equal_scores(bundle: Path, ct2: Translator, sentences: list[str], **asked: Any) -> None:
-    """The outputs are ours but for a few, and those that are have our scores to the precision of fp32."""
-    ours = Translator.load(bundle, settings=ct2.settings).search(sentences, **asked)
-    theirs = ct2.search(sentences, **asked)
-    pairs = [
-        (one, other)
-        for mine, found in zip(ours, theirs, strict=True)
-        for one in mine
-        for other in found
-        if one.tokens == other.tokens
-    ]
-    assert len(pairs) > 0.7 * sum(map(len, ours))
-    for one, other in pairs:
-        assert other.log_probability == pytest.approx(one.log_probability, abs=1e-3)
-        assert other.score == pytest.approx(one.score, abs=1e-3)
-
-
-def test_outputs_of_full_length_end_as_ours_do(trained: Path, exported: Path, learned: list[str]) -> None:
-    sentences = sorted(learned[:60], key=len)
+def test_outputs_have_a_maximum_length(exported: Path, learned: list[str]) -> None:
     ct2 = open_ct2(exported, max_extra_tokens=0, min_tokens=3)
-    assert_equal_scores(trained, ct2, sentences, n_best=2)
-    limits = [max(len(ids) + 1, 4) for ids in ct2.tokenizer.encode(sentences)]
-    found = ct2.search(sentences, n_best=4)
-    assert all(len(one.tokens) + 1 <= limit for limit, outputs in zip(limits, found, strict=True) for one in outputs)
-    assert any(len(one.tokens) + 1 == limit for limit, outputs in zip(limits, found, strict=True) for one in outputs)
-    alone = [ct2.search([sentence], n_best=4)[0] for sentence in sentences[:5]]
-    for outputs, one in zip(found, alone, strict=False):
-        assert [each.tokens for each in outputs] == [each.tokens for each in one]
+    for sentence in learned[:20]:
+        (ids,) = ct2.tokenizer.encode([sentence])
+        assert all(3 <= len(one.tokens) <= max(len(ids), 3) for one in ct2.search([sentence], n_best=4)[0])
 
 
 def test_the_least_length_may_exceed_the_limit(exported: Path, learned: list[str]) -> None:
-    ct2 = open_ct2(exported, min_tokens=40)
+    ct2 = open_ct2(exported, min_tokens=40, max_extra_tokens=0)
     assert [len(one.tokens) for (one,) in ct2.search(learned[:3])] == [40] * 3
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_prefixes_are_ours(trained: Path, exported: Path, learned: list[str], beam: int) -> None:
+def test_outputs_begin_with_their_prefixes(exported: Path, learned: list[str], beam: int) -> None:
     ct2 = open_ct2(exported, beam_size=beam)
     prefixes = ["die Katze", "", "ein"] * 20
-    assert_equal_scores(trained, ct2, learned[:60:3], prefixes=["ein"] * 20, n_best=beam // 2 or 1)
-    found = ct2.search(learned[:60], prefixes=prefixes)
-    assert all(one.text.startswith(prefix) for (one,), prefix in zip(found, prefixes, strict=True))
+    found = ct2.search(learned[:60], prefixes=prefixes, n_best=beam)
+    assert all(one.text.startswith(prefix) for each, prefix in zip(found, prefixes, strict=True) for one in each)
     plain = ct2.search(learned[:60])
-    assert [one.tokens for (one,) in found[1::3]] == [one.tokens for (one,) in plain[1::3]]
-    with pytest.raises(DataError, match=r"the prefix of sentence 1 has 5001 tokens with its end"):
+    assert [each[0].tokens for each in found[1::3]] == [one.tokens for (one,) in plain[1::3]]
+    with pytest.raises(DataError, match=r"prefix of sentence 1 .*5001"):
         ct2.search(learned[:1], prefixes=["die Katze " * 1000])
 
 
@@ -178,10 +152,8 @@ def test_rows_beyond_the_pieces_are_no_output(tmp_path: Path, trained: Path, lea
     model = config.model.model_copy(update={"vocab_multiple": size + 1})  # one row that is no piece, and likely
     changed = config.model_copy(update={"model": model})
     save_bundle(tmp_path / "bundle", weights | {"embedding.weight": matrix}, changed, opened.tokenizer, {"step": 1})
-    ct2 = open_ct2(tmp_path / "bundle")
     statements = [line for line in learned if line.endswith(".")][:40]
-    assert_equal_scores(tmp_path / "bundle", ct2, statements)
-    assert all(ct2.translate(statements))
+    assert all(text.endswith(".") for text in open_ct2(tmp_path / "bundle").translate(statements))
 
 
 def test_there_is_no_pruning(tmp_path: Path, trained: Path) -> None:
@@ -218,7 +190,7 @@ def test_fewer_positions_are_smaller(tmp_path: Path, trained: Path, exported: Pa
 def test_quantised_weights_are_smaller(tmp_path: Path, trained: Path, exported: Path, learned: list[str]) -> None:
     export_ct2(trained, tmp_path / "int8", quantization="int8")
     assert (tmp_path / "int8" / "model.bin").stat().st_size < 0.65 * (exported / "model.bin").stat().st_size
-    expected = Translator.load(trained).translate(learned[:100])
+    expected = open_ct2(exported).translate(learned[:100])
     quantised = open_ct2(tmp_path / "int8", precision="fp32")  # a processor's products of int8 may saturate
     assert sum(map(str.__eq__, quantised.translate(learned[:100]), expected)) > 20
     assert len(open_ct2(tmp_path / "int8").translate(learned[:100])) == 100

@@ -5,27 +5,24 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support.data.corpora import small_tokenizer
 
+from dstransformer.cli import main
 from dstransformer.config import load_config
 from dstransformer.errors import DataError, NewerFormatError
+from dstransformer.evaluation import following
+from dstransformer.evaluation.following import RETRIES, Results, follow
 from dstransformer.evaluation.testset import TestSet
+from dstransformer.evaluation.validation import validation_sets
 from dstransformer.io.files import read_error
 from dstransformer.model import Bundle, open_bundle, save_bundle
-from dstransformer.training.checkpoints import following
-from dstransformer.training.checkpoints.following import (
-    RETRIES,
-    Results,
-    find_bundle,
-    follow,
-    is_finished,
-    validation_sets,
-)
+from dstransformer.tracking.metrics_log import is_finished
 
 CONFIG = load_config("toy")
 FINAL = {"kind": "final_test", "step": 3, "bleu": 1.0}
@@ -56,10 +53,14 @@ def log(run: Path, record: dict[str, object]) -> None:
         file.write(json.dumps(record) + "\n")
 
 
+def follow_run(run: Path, load: Callable[[Bundle], Bundle], **how: Any) -> Iterator[tuple[str, Bundle]]:
+    return follow(run, lambda: is_finished(run), load, interval=1.0, **{"say": lambda _: None, **how})
+
+
 def followed(run: Path, *events: Callable[[], object]) -> list[str]:
     """What is found while these events happen, one at each wait; the run finishes with the last."""
     left = iter(events)
-    return [name for name, _ in follow(run, keep, 1.0, wait=lambda _: next(left)(), say=lambda _: None)]
+    return [name for name, _ in follow_run(run, keep, wait=lambda _: next(left)())]
 
 
 def keep(bundle: Bundle) -> Bundle:
@@ -91,7 +92,7 @@ def test_a_checkpoint_that_goes_while_others_are_read_is_passed_over(
     for number in (1, 2, 3):
         write(run, f"step-0000000{number}")
     finish(run)
-    found = follow(run, keep, 1.0, say=lambda _: None)
+    found = follow_run(run, keep)
     assert next(found)[0] == "step-00000001"
     shutil.rmtree(run / "checkpoints" / "step-00000002")
     assert [name for name, _ in found] == ["step-00000003", "bundle"]
@@ -127,7 +128,7 @@ def test_a_bundle_that_cannot_be_read_for_a_moment_is_read_later(
     write(run, "step-00000001")
     finish(run)
     looks: list[float] = []
-    found = [one for one, _ in follow(run, unreadable(name, 3), 1.0, wait=looks.append, say=lambda _: None)]
+    found = [one for one, _ in follow_run(run, unreadable(name, 3), wait=looks.append)]
     assert sorted(found) == ["bundle", "step-00000001"]
     assert len(looks) == 3
     assert len(caplog.messages) == 1
@@ -139,7 +140,7 @@ def test_a_bundle_that_can_never_be_read_does_not_hold_up_the_end(run: Path, cap
     finish(run)
     looks: list[float] = []
     broken = unreadable("step-00000001", RETRIES + 1)
-    assert [name for name, _ in follow(run, broken, 1.0, wait=looks.append, say=lambda _: None)] == ["bundle"]
+    assert [name for name, _ in follow_run(run, broken, wait=looks.append)] == ["bundle"]
     assert len(looks) == RETRIES
     assert len(caplog.messages) == 1
 
@@ -163,11 +164,11 @@ def test_a_checkpoint_whose_folder_cannot_be_opened_for_a_moment_is_read_later(
     assert followed(run, fail, lambda: None, recover, lambda: finish(run)) == names
 
 
-def test_a_run_without_any_readable_bundle_is_named(run: Path) -> None:
+def test_a_run_without_any_readable_bundle_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finish(run)
     (run / "bundle" / "provenance.json").write_text("{")
-    with pytest.raises(DataError, match="none of its bundles can be read"):
-        find_bundle(run, 1.0)
+    assert main(["evaluate", "--follow", str(run)]) == 2
+    assert f"--follow {run}: none of its bundles can be read" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_is_written_again_is_found_again(run: Path) -> None:
@@ -194,14 +195,14 @@ def test_a_run_is_finished_when_its_bundle_is_scored_and_nothing_follows(run: Pa
 def test_it_says_once_that_it_waits(run: Path) -> None:
     said: list[str] = []
     events = iter([lambda: None, lambda: None, lambda: write(run, "step-00000001"), lambda: finish(run)])
-    found = [name for name, _ in follow(run, keep, 1.0, wait=lambda _: next(events)(), say=said.append)]
+    found = [name for name, _ in follow_run(run, keep, wait=lambda _: next(events)(), say=said.append)]
     assert found == ["step-00000001", "bundle"]
     assert said == [f"waiting for the next checkpoint of {run}; Ctrl-C ends"] * 2
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not the folder of a run"):
-        next(follow(tmp_path, keep, 1.0))
+        next(follow_run(tmp_path, keep))
 
 
 RESULT = {"weights_sha256": "a", "test_set": {"digest": "d"}, "beam_size": 4, "precision": "fp32", "metrics": {}}
