@@ -29,7 +29,7 @@ from dstransformer.evaluation.systems import (
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.files import read_error
 from dstransformer.io.json_text import parse_json
-from dstransformer.io.products import complete_checkpoints, is_bundle, is_run
+from dstransformer.io.products import check_kind, complete_checkpoints, kind_of
 from dstransformer.model import Bundle, Transformer, open_bundle
 from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
 
@@ -145,8 +145,7 @@ def follow(
         DataError: The folder is not that of a run.
         UserError: ``load`` raised one that is no DataError.
     """
-    if not is_run(run):
-        raise DataError(f"--follow {run}: not the folder of a run that `dst train` writes")
+    check_kind(run, "run", "--follow takes the folder of one")
     reader = _Reader(load)
     waiting = False
     while True:
@@ -207,7 +206,7 @@ def validation_sets(bundle: Bundle) -> list[TestSet]:
 
 def is_finished(run: Path) -> bool:
     """Whether a run has written its final bundle and its scores, and has not continued training since."""
-    if not is_bundle(run / "bundle"):
+    if kind_of(run / "bundle") != "bundle":
         return False
     try:
         last = None

@@ -13,6 +13,7 @@ from dstransformer.cli import main
 from dstransformer.extras.paper import table1
 from dstransformer.extras.paper.table1 import larger_half
 from dstransformer.extras.paper.table1_layers import LAYER_TYPES
+from dstransformer.io.products import write_marker
 
 TINY = ["table1", "--device", "cpu", "--quick", "--lengths", "16", "8", "--widths", "4", "8", "--neighbourhood", "4"]
 
@@ -70,8 +71,7 @@ def test_only_an_earlier_result_is_replaced(tmp_path: Path, capsys: pytest.Captu
     (out / "table1.json").write_text("[]")
     assert "is not a result of `dst table1`" in refused(capsys, *TINY, "--out", str(out), "--overwrite")
     (corpus := tmp_path / "corpus").mkdir()
-    for name in ("manifest.json", "tokenizer.model"):
-        (corpus / name).touch()
+    write_marker(corpus, "corpus")
     assert "is a corpus, which must not be changed" in refused(capsys, *TINY, "--out", str(corpus / "table"))
     (tmp_path / "file").touch()
     assert "is a file; name a folder" in refused(capsys, *TINY, "--out", str(tmp_path / "file"))

@@ -16,6 +16,7 @@ from dstransformer.config import load_config
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.files import read_error
+from dstransformer.io.products import write_marker
 from dstransformer.model import Bundle, open_bundle, save_bundle
 from dstransformer.training.checkpoints import following
 from dstransformer.training.checkpoints.following import (
@@ -35,7 +36,7 @@ FINAL = {"kind": "final_test", "step": 3, "bleu": 1.0}
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / ".lock").touch()
+    write_marker(folder, "run")
     return folder
 
 
@@ -200,7 +201,7 @@ def test_it_says_once_that_it_waits(run: Path) -> None:
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not the folder of a run"):
+    with pytest.raises(DataError, match="is not a run"):
         next(follow(tmp_path, keep, 1.0))
 
 
