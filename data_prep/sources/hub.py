@@ -3,13 +3,14 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from data_prep.recipe.options import HUB_SPLITS, HubOptions, printable_name
+from data_prep.recipe.options import HUB_SPLITS, HubOptions, Wmt14Options, printable_name
 from data_prep.sources import Source
 from data_prep.sources.finding import read_unchanged
 from data_prep.sources.records import pairs_of_table
@@ -54,6 +55,26 @@ def open_hub(options: HubOptions) -> Source:
         if name in has
     }
     return Source(info=info, splits=streams)
+
+
+def open_wmt14(options: Wmt14Options) -> Source:
+    """Find WMT 2014, whose languages and splits are known; see :func:`open_hub`.
+
+    Raises:
+        UserError: The languages are not those of the pair.
+        DataError: The data set is neither on the hub nor in the cache, or the local copy lacks it.
+    """
+    if {options.src_lang, options.tgt_lang} != set(options.pair.split("-")):
+        raise UserError(
+            f"--pair {options.pair} has no direction {options.src_lang}-{options.tgt_lang}: "
+            "--src-lang and --tgt-lang must be its two languages"
+        )
+    copy = options.hub_path / options.pair if options.hub_path else None
+    same = options.model_dump(include={"src_lang", "tgt_lang", "revision", "cache_dir", "offline"})
+    subset = None if copy else options.pair
+    data_set = HubOptions(name="wmt/wmt14", subset=subset, hub_path=copy, splits=",".join(HUB_SPLITS), **same)
+    source = open_hub(data_set)
+    return replace(source, info=source.info.model_copy(update={"name": "wmt14"}))
 
 
 def _open_builder(options: HubOptions) -> Any:

@@ -45,7 +45,7 @@ from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
 from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OUTBOX_NAME
 from dstransformer.tracking.mlflow.tracked_run import send_pending
-from dstransformer.tracking.tracker import build_tracker
+from dstransformer.training.build import build_tracker
 
 pytestmark = pytest.mark.usefixtures("patience")
 

@@ -8,8 +8,7 @@ from typing import Any
 from dstransformer.decoding import Output, Sampling, Translator
 from dstransformer.decoding.translator import check_strings
 from dstransformer.extras.markup.markup import parse_markup
-from dstransformer.extras.markup.sentences import Translated, place_in_sentences, with_breaks
-from dstransformer.extras.markup.tag_placement import place_tags
+from dstransformer.extras.markup.tag_placement import Translated, place_in_sentences, place_tags, with_breaks
 from dstransformer.io.progress import Advance
 
 

@@ -14,8 +14,7 @@ from dstransformer.data.directions import build_tags
 from dstransformer.data.sentences import split_sentences, with_spaces
 from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.extras.markup.markup import MarkedText, parse_markup
-from dstransformer.extras.markup.sentences import Translated, place_in_sentences, with_breaks
-from dstransformer.extras.markup.tag_placement import place_tags
+from dstransformer.extras.markup.tag_placement import Translated, place_in_sentences, place_tags, with_breaks
 from dstransformer.extras.serving.batcher import Batcher, Job, QueueFullError, StoppingError
 from dstransformer.extras.serving.guard import RefusedError
 from dstransformer.extras.serving.limits import ATTENTION_TOKENS, Limits

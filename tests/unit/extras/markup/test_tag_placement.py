@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dstransformer.data.alignment import Link, read_links
 from dstransformer.extras.markup.markup import MAX_TAGS, MarkedText, parse_markup
-from dstransformer.extras.markup.sentences import Translated, place_in_sentences, with_breaks
-from dstransformer.extras.markup.tag_placement import place_tags
+from dstransformer.extras.markup.tag_placement import Translated, place_in_sentences, place_tags, with_breaks
 
 _TAG = re.compile(r"<[^<>]*>")
 
