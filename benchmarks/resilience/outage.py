@@ -33,8 +33,8 @@ from dstransformer.data import Corpus
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import join_world
-from dstransformer.tracking.events import Event, RunStart, Tracker, TrainingProgress
-from dstransformer.tracking.tracker import FanOut, build_tracker
+from dstransformer.tracking.events import Event, FanOut, RunStart, Tracker, TrainingProgress
+from dstransformer.training.build import build_tracker
 
 ROUNDS = 11
 STEPS = 8

@@ -59,7 +59,7 @@ def open_hub(options: HubOptions) -> Source:
 
 
 def open_wmt14(options: Wmt14Options) -> Source:
-    """Find the data set and its revision. It is downloaded when the first split is read.
+    """Find WMT 2014, whose languages and splits are known; see :func:`open_hub`.
 
     Raises:
         UserError: The languages are not those of the pair.

@@ -127,13 +127,9 @@ def _open(options: SourceOptions, progress: Progress | None) -> Source:
         from data_prep.sources.trees import open_trees
 
         return open_trees(options)
-    if isinstance(options, HubOptions):
-        from data_prep.sources.hub import open_hub
+    from data_prep.sources.hub import open_hub, open_wmt14
 
-        return open_hub(options)
-    from data_prep.sources.hub import open_wmt14
-
-    return open_wmt14(options)
+    return open_hub(options) if isinstance(options, HubOptions) else open_wmt14(options)
 
 
 def open_toy(options: ToyOptions) -> Source:

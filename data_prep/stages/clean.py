@@ -62,7 +62,7 @@ from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers import Workers, list_results, run_tasks
 from dstransformer.data import CleaningReport, Overlap, WordCounts
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.detection import load_detector
+from dstransformer.io.glance import load_detector
 from dstransformer.io.progress import Progress
 
 # Maximum share of held-out sentences in the training text without a warning.

@@ -28,7 +28,6 @@ from data_prep.store.pairs import Chunk, add_examples, cut_pairs, iter_chunk, it
 from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers import Workers, run_tasks
 from dstransformer.data import (
-    FORMAT_VERSION,
     CleaningReport,
     CorpusWriter,
     InputFile,
@@ -118,7 +117,6 @@ class Encode(Stage):
         options |= self.record()
         cleaning = clean.cleaning
         return Manifest(
-            format_version=FORMAT_VERSION,
             build_key=self.key,
             src_lang=common_language(str(part.src_lang) for part in read.parts),
             tgt_lang=common_language(str(part.tgt_lang) for part in read.parts),

@@ -17,8 +17,7 @@ import dstransformer
 from data_prep.recipe.options import FilesOptions, HubOptions
 from data_prep.recipe.recipe import record_sources
 from data_prep.sources.files import swapped_sides
-from data_prep.sources.opening import Part, held_out_sizes
-from data_prep.stages.glance import look_at
+from data_prep.sources.opening import ENTITY, QUOTED, Part, held_out_sizes
 from data_prep.stages.holdout import hold_out
 from data_prep.stages.text import TextFormat, fold
 from data_prep.store.chunks import CHUNKS, Report
@@ -26,10 +25,15 @@ from data_prep.store.folders import list_names
 from data_prep.store.pairs import PairsWriter, count_files, index_pairs, take_pairs
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers import Workers
-from dstransformer.data import FORMAT_VERSION, Option, PartInfo, SourceInfo
+from dstransformer.data import Option, PartInfo, SourceInfo
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.glance import MAX_PAIRS, judge_empty
+from dstransformer.io.glance import MAX_PAIRS, Sample, judge_empty, judge_languages
+from dstransformer.io.products import FORMATS
 from dstransformer.io.progress import Advance, Progress
+
+#: Above these shares of the pairs, text is taken for escaped (pages about HTML have entities too), or for quoted: both
+#: sides of a pair (so is direct speech), or one with doubled quotes inside (which only tables have).
+_ESCAPED, _QUOTED, _DOUBLED = 0.02, 0.5, 0.01
 
 
 class ReadReport(Report):
@@ -72,7 +76,7 @@ class Read(StoredStage[ReadReport]):
             for part in self.parts
         }
         versions = {
-            "format": FORMAT_VERSION,
+            "format": FORMATS["corpus"],
             "dstransformer": dstransformer.__version__,
             "sentencepiece": version("sentencepiece"),
             "unicode": unicodedata.unidata_version,
@@ -215,3 +219,45 @@ def _changed_sources(work: Workspace, sources: Sequence[SourceInfo]) -> str | No
     if [source.revision for source in before] != [source.revision for source in sources]:
         changes.append("a data set has another revision")
     return "; ".join(changes) or None
+
+
+def look_at(part: Part, name: str, table: pa.Table) -> list[str]:
+    """Compare text of a source, which messages call ``name``, with its languages, and with plain text.
+
+    Returns:
+        A warning with figures for each thing that is suspicious.
+
+    Raises:
+        DataError: Neither side is in the script of its language.
+    """
+    codes = part.languages
+    if part.options.source == "toy" or codes[1] == "tree" or not table.num_rows:
+        return []
+    src, tgt = (table[side].to_pylist() for side in ("src", "tgt"))
+    warnings = _judge_form(name, src, tgt)
+    if codes[0] == codes[1]:  # text of one language
+        return warnings
+    if src == tgt and len(src) > 1:
+        return [f"the sides of {name} are the same text: is one file given for both?", *warnings]
+    try:
+        languages = judge_languages(name, Sample(src, codes[0]), Sample(tgt, codes[1]))
+    except DataError as error:
+        raise DataError(f"{error}; correct --src-lang and --tgt-lang") from None
+    return [languages, *warnings] if languages else warnings
+
+
+def _judge_form(name: str, src: Sequence[str], tgt: Sequence[str]) -> list[str]:
+    pairs = [*zip(src, tgt, strict=True)]
+    entities = [entity for pair in pairs if (entity := ENTITY.search("\n".join(pair)))]
+    quoted = [[field for field in pair if QUOTED.fullmatch(field)] for pair in pairs]
+    full = sum(len(fields) == 2 for fields in quoted) / len(pairs)
+    doubled = sum(any('""' in field[1:-1] for field in fields) for fields in quoted) / len(pairs)
+    warnings = []
+    if (share := len(entities) / len(pairs)) > _ESCAPED:
+        warnings.append(
+            f"{share:.0%} of the pairs of {name} hold entities such as {entities[0][0]}: --unescape html writes the "
+            "characters"
+        )
+    if (share := max(full, doubled)) > _QUOTED or doubled > _DOUBLED:
+        warnings.append(f"{share:.0%} of the pairs of {name} are in quotes, as in a table: --unquote takes them off")
+    return warnings

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages.marks import accelerators, may_have_key, placeholders, without_marks
-from dstransformer.io.detection import load_detector
+from dstransformer.io.glance import load_detector
 from dstransformer.io.languages import known_script, known_to_fasttext, language, script_share
 
 #: Tells whether a pair is dropped.

@@ -19,11 +19,11 @@ from dstransformer.data.manifest import MANIFEST_NAME
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import sync
-from dstransformer.io.products import check_text_output, product_of
+from dstransformer.io.products import MARKER, check_text_output, kind_of
 from dstransformer.io.progress import Progress
 from dstransformer.io.text import is_same_file, writing_files
 
-_TOP = frozenset({MANIFEST_NAME, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "dataset_dict.json"})
+_TOP = frozenset({MARKER, MANIFEST_NAME, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "dataset_dict.json"})
 _SPLITS = frozenset({"train", "validation", "test"})
 _IN_SPLIT = re.compile(r"dataset_info\.json|state\.json|data-\d{5}-of-\d{5}\.arrow|data-\d{5}\.partial")
 
@@ -62,7 +62,7 @@ def check_paths(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> No
 
 
 def _product(folder: Path) -> str | None:
-    return product_of(folder) or ("work folder" if has_stages(folder) else None)
+    return kind_of(folder) or ("work folder" if has_stages(folder) else None)
 
 
 def check_text_files(paths: Mapping[str, Path], overwrite: bool) -> None:
@@ -122,7 +122,7 @@ def find_corpus(out: Path, key: str, overwrite: bool) -> Manifest | None:
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
-    if not (out / MANIFEST_NAME).is_file():
+    if kind_of(out) != "corpus":
         raise UserError(f"{out} exists and is not a corpus: choose another --out")
     if overwrite:
         _refuse_foreign(out)

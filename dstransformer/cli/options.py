@@ -219,11 +219,11 @@ def add_engine(parser: CommandParser) -> None:
 
 def uses_ct2(options: argparse.Namespace) -> bool:
     """Whether the engine of :func:`add_engine` is CTranslate2; refuses an export, and an option, without it."""
-    from dstransformer.io.products import is_ct2_export
+    from dstransformer.io.products import export_tool
 
     if options.engine == "ct2":
         return True
-    if is_ct2_export(options.bundle):
+    if export_tool(options.bundle) == "ct2":
         raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
     if options.no_shortlist:
         raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")

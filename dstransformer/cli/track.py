@@ -21,7 +21,7 @@ def add_parser(commands: Commands) -> None:
         "--register",
         type=registered_name,
         metavar="NAME",
-        help="make the run's final bundle a version of this registered model; the best has the alias champion",
+        help="make the run's final bundle a version of this registered model",
     )
     parser.set_defaults(handler=run)
 

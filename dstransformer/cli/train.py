@@ -68,7 +68,7 @@ def add_parser(commands: Commands) -> None:
         "--register",
         type=registered_name,
         metavar="NAME",
-        help="make the final bundle a version of this registered model in MLflow; the best has the alias champion",
+        help="make the final bundle a version of this registered model in MLflow",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
     parser.add_argument(

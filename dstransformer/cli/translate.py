@@ -133,10 +133,11 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     for option, given in lacking.items():
         if given:
             raise UserError(f"{option} is not available with --engine ct2: leave it out, or use --engine torch")
-    from dstransformer.io.products import is_ct2_export
+    from dstransformer.io.products import export_tool
     from dstransformer.model import open_bundle
 
-    return load_ct2(options, options.bundle if is_ct2_export(options.bundle) else open_bundle(options.bundle))
+    is_export = export_tool(options.bundle) == "ct2"
+    return load_ct2(options, options.bundle if is_export else open_bundle(options.bundle))
 
 
 def _read_request(options: argparse.Namespace) -> Request:

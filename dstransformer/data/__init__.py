@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from dstransformer.data.directions import Direction
 from dstransformer.data.manifest import (
-    FORMAT_VERSION,
     MAX_WORDS,
     CleaningReport,
     InputFile,
@@ -35,7 +34,6 @@ else:
 __all__ = [
     "BOS_ID",
     "EOS_ID",
-    "FORMAT_VERSION",
     "MAX_WORDS",
     "PAD_ID",
     "UNK_ID",

@@ -18,13 +18,11 @@ from pydantic import (
 
 from dstransformer.data.directions import Direction
 from dstransformer.data.form import Form, read_form
-from dstransformer.data.tokenizer import TOKENIZER_NAME
-from dstransformer.errors import DataError, shell_word, shown
+from dstransformer.errors import shell_word, shown
 from dstransformer.io.files import is_plain_name
 from dstransformer.io.json_text import read_record
+from dstransformer.io.products import check_kind, kind_of
 
-#: A later version reads every one before it.
-FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 #: Sentences with this many words or more are counted together.
@@ -224,7 +222,6 @@ class Manifest(_Section):
     that may be swapped.
     """
 
-    format_version: int
     build_key: str
     src_lang: str
     tgt_lang: str
@@ -285,19 +282,17 @@ class Manifest(_Section):
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":
-        """Read ``folder/manifest.json`` of this or an older format version.
+        """Read ``folder/manifest.json`` of this or an older format.
 
         Raises:
-            DataError: The file is missing, damaged or of a newer format version.
+            DataError: The folder is not a corpus, the file is missing or damaged, or the format is newer.
         """
-        path = folder / MANIFEST_NAME
-        if not path.is_file():
-            raise DataError(_no_corpus(folder))
+        check_kind(folder, "corpus", _advice(folder))
 
         def build(record: dict[str, Any]) -> Manifest:
             return cls.model_validate_json(json.dumps(record), strict=True)
 
-        return read_record(path, build, newest=FORMAT_VERSION, advice="restore it or build the corpus again")
+        return read_record(folder / MANIFEST_NAME, build, advice="restore it or build the corpus again")
 
     @property
     def languages(self) -> str:
@@ -330,19 +325,11 @@ class Manifest(_Section):
         return self.model_dump_json(indent=2) + "\n"
 
 
-def _no_corpus(folder: Path) -> str:
-    """Explain what a folder without a manifest is, and what to do."""
-    if (folder / MANIFEST_NAME).exists():
-        return f"{folder / MANIFEST_NAME} is not a file: restore it or build the corpus again"
-    if folder.exists() and not folder.is_dir():
-        return f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
-    if not folder.exists():
-        return f"{folder} is not a corpus: it does not exist; make it with `dst-prep build --out {shell_word(folder)}`"
-    built = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}") if (path.parent / TOKENIZER_NAME).exists())
-    if built:
-        advice = f"did you mean {built[0]}?"
-    elif any(folder.iterdir()):
-        advice = "name the folder that `dst-prep build` made"
-    else:
-        advice = f"make one with `dst-prep build --out {shell_word(folder)}`"
-    return f"{folder} is not a corpus: it has no {MANIFEST_NAME}; {advice}"
+def _advice(folder: Path) -> str:
+    """What to do about a folder that is not a corpus."""
+    inner = sorted(folder.iterdir()) if folder.is_dir() else []
+    if built := [path for path in inner if kind_of(path) == "corpus"]:
+        return f"did you mean {built[0]}?"
+    if inner or folder.is_file():
+        return "name the folder that `dst-prep build` made"
+    return f"make one with `dst-prep build --out {shell_word(folder)}`"

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from dstransformer.data.manifest import MANIFEST_NAME, LengthStats, Manifest, Shard, SplitInfo
 from dstransformer.data.tokenizer import UNK_ID, Tokenizer
 from dstransformer.io.files import file_sha256, sync, write_durably
+from dstransformer.io.products import write_marker
 
 
 class SplitWriter:
@@ -172,11 +173,11 @@ class CorpusWriter:
         )
 
     def close(self, manifest: Manifest) -> None:
-        """Write the tokenizers, ``dataset_dict.json`` and the manifest, and flush everything to disk."""
+        """Write the tokenizers, ``dataset_dict.json``, the manifest and ``dst.json``, and flush everything to disk."""
         self._tokenizer.save_in(self._folder)
         write_durably(self._folder / "dataset_dict.json", json.dumps({"splits": list(manifest.splits)}))
         write_durably(self._folder / MANIFEST_NAME, manifest.to_json())
-        sync(self._folder)
+        write_marker(self._folder, "corpus")
 
 
 class _RunningLengths:

@@ -16,7 +16,7 @@ from dstransformer.evaluation.systems import FORMAT_VERSION
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.files import append_whole
 from dstransformer.io.json_text import parse_json
-from dstransformer.io.products import complete_checkpoints, is_run
+from dstransformer.io.products import check_kind, complete_checkpoints
 from dstransformer.model import Bundle, open_bundle
 
 logger = logging.getLogger(__name__)
@@ -65,8 +65,7 @@ def follow(
         DataError: The folder is not that of a run.
         UserError: ``load`` raised one that is no DataError.
     """
-    if not is_run(run):
-        raise DataError(f"--follow {run}: not the folder of a run that `dst train` writes")
+    check_kind(run, "run", "--follow takes the folder of one")
     done: set[object] = set()
     failures = Counter[object]()
     is_waiting = False

@@ -1,12 +1,11 @@
 """``dst export ct2``: a bundle as a CTranslate2 model, for servers without a GPU and without PyTorch.
 
 The folder is CTranslate2's own (``model.bin``, ``config.json``, the vocabulary) with the tokenizer beside it, and with
-``dstransformer.json`` for ``dst translate --engine ct2``.
+``dst.json``, which ``dst translate --engine ct2`` reads.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,21 +22,18 @@ from dstransformer.errors import DataError, UserError
 from dstransformer.exchange.shortlist import ShortlistOptions
 from dstransformer.exchange.weights import FULL_ADVICE, Affine, Weights, affine, attention, check_translates
 from dstransformer.io.files import replace_folder
-from dstransformer.io.products import SIGNATURE, check_output_folder, is_ct2_export
+from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder, write_marker
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.transformer import sinusoidal_table
 
-#: Version of ``dstransformer.json``. A later version reads every one before it.
-FORMAT_VERSION = 1
-
-RECORD, MODEL = "dstransformer.json", "model.bin"
+MODEL = "model.bin"
 
 #: CTranslate2's name of the shortlist.
 VOCABULARY_MAP = "vmap.txt"
 
 #: All files of the folder.
 FILES = (
-    RECORD, MODEL, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "config.json",
+    MARKER, MODEL, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "config.json",
     SIGNATURE, VOCABULARY_MAP, "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
 )  # fmt: skip
 
@@ -96,7 +92,7 @@ def export_ct2(
         StorageError: The folder cannot be written.
     """
     require_ctranslate2()
-    check_output_folder(out, "OUT", "an export for CTranslate2", is_ct2_export, FILES, overwrite=overwrite)
+    check_export_folder(out, "ct2", FILES, overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
     if positions is not None and bundle.model.positions == "learned":
@@ -136,7 +132,7 @@ def write_ct2(
     if vocabulary_map is not None:
         (folder / VOCABULARY_MAP).write_text(vocabulary_map, encoding="utf-8")
     record = {
-        "format_version": FORMAT_VERSION,
+        "tool": "ct2",
         "dstransformer": bundle.provenance.get("dstransformer"),
         "src_lang": bundle.src_lang,
         "tgt_lang": bundle.tgt_lang,
@@ -149,7 +145,7 @@ def write_ct2(
         "decoding": bundle.decoding.model_dump(),
         "weights_sha256": bundle.weights_sha256,
     }
-    (folder / RECORD).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_marker(folder, "export", **record)
 
 
 def _quantise(spec: Any, quantization: str, *, reduce_range: bool) -> None:

@@ -27,8 +27,6 @@ from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.distributed.hardware import usable_cores
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.exchange.ct2 import (
-    FORMAT_VERSION,
-    RECORD,
     VOCABULARY_MAP,
     require_ctranslate2,
     unused_rows,
@@ -37,7 +35,7 @@ from dstransformer.exchange.ct2 import (
 from dstransformer.exchange.weights import check_translates, length_exponent
 from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
-from dstransformer.io.products import is_ct2_export
+from dstransformer.io.products import MARKER, check_kind, export_tool
 from dstransformer.io.progress import Advance
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.bundle import read_directions
@@ -76,7 +74,7 @@ class Export(NamedTuple):
 
 def open_exported(folder: Path) -> Bundle | Export:
     """Open an export, without its weights, or a bundle; errors as of :func:`open_ct2`."""
-    return _read_export(folder) if is_ct2_export(folder) else open_bundle(folder)
+    return _read_export(folder) if export_tool(folder) == "ct2" else open_bundle(folder)
 
 
 def open_ct2(
@@ -285,7 +283,9 @@ class CT2Engine:
 
 
 def _read_export(folder: Path) -> Export:
-    path = folder / RECORD
+    path = folder / MARKER
+    advice = "export the bundle again"
+    check_kind(folder, "export", advice)
 
     def build(record: dict[str, Any]) -> Export:
         config = complete_config({name: record[name] for name in ("model", "decoding")}, str(path))
@@ -301,7 +301,7 @@ def _read_export(folder: Path) -> Export:
             directions=read_directions(record.get("directions"), path),
         )
 
-    return read_record(path, build, newest=FORMAT_VERSION, advice="export the bundle again")
+    return read_record(path, build, advice=advice)
 
 
 def _keep_freed_memory() -> None:

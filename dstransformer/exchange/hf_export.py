@@ -24,11 +24,8 @@ from dstransformer.exchange.marian_weights import check_marian, marian_weights
 from dstransformer.exchange.model_card import model_card
 from dstransformer.exchange.weights import FULL_ADVICE, check_translates, length_exponent
 from dstransformer.io.files import replace_folder
-from dstransformer.io.products import SIGNATURE, check_output_folder, is_hf_export
+from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder, write_marker
 from dstransformer.model import Bundle, open_bundle, save_weights
-
-#: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``.
-FORMAT_VERSION = 1
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 GENERATION, TOKENIZER, TOKENIZER_CONFIG = "generation_config.json", "tokenizer.json", "tokenizer_config.json"
@@ -41,7 +38,7 @@ MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
 SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = MARIAN_FILES
 
 #: All files of the folder with a joint vocabulary, and what it holds besides if each language has one.
-FILES = (CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_CONFIG, SOURCE_MODEL, CARD)
+FILES = (MARKER, CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_CONFIG, SOURCE_MODEL, CARD)
 TARGET_FILES = (f"{TARGET}/{TOKENIZER}", f"{TARGET}/{TOKENIZER_CONFIG}", TARGET_MODEL)
 
 #: Maximum input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
@@ -66,8 +63,7 @@ def export_hf(
         DataError: The source is not a bundle, or a ``MarianMTModel`` cannot hold it; or ``out`` is something else.
         StorageError: The folder cannot be written.
     """
-    files = (*FILES, *TARGET_FILES, *MARIAN_FILES, SIGNATURE)
-    check_output_folder(out, "OUT", "an export for Hugging Face", is_hf_export, files, overwrite=overwrite)
+    check_export_folder(out, "hf", (*FILES, *TARGET_FILES, *MARIAN_FILES, SIGNATURE), overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
     check_marian(bundle.model, bundle.path)
@@ -89,6 +85,15 @@ def export_hf(
         if not tokenizer.is_single:
             tokenizer.tgt.save(folder / TARGET_MODEL)
         save_weights(folder / WEIGHTS, weights, {"format": "pt"})
+        write_marker(
+            folder,
+            "export",
+            tool="hf",
+            dstransformer=bundle.provenance.get("dstransformer"),
+            src_lang=bundle.src_lang,
+            tgt_lang=bundle.tgt_lang,
+            joint_vocabulary=tokenizer.is_joint,
+        )
         if finish is not None:
             finish(folder)
 
@@ -185,13 +190,6 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
         "decoder_start_token_id": BOS_ID,
         "use_cache": True,
         "dtype": "float32",
-        "dstransformer": {
-            "format_version": FORMAT_VERSION,
-            "joint_vocabulary": tokenizer.is_joint,
-            "version": bundle.provenance.get("dstransformer"),
-            "src_lang": bundle.src_lang,
-            "tgt_lang": bundle.tgt_lang,
-        },
     }
 
 

@@ -22,10 +22,9 @@ from dstransformer.config import ModelConfig
 from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.directions import common_language
 from dstransformer.data.tokenizer import MAX_BYTES
-from dstransformer.errors import DataError, UserError, check_format_version, counted, shown
+from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.exchange.hf_export import (
     CONFIG,
-    FORMAT_VERSION,
     GENERATION,
     SOURCE_MODEL,
     TARGET_MODEL,
@@ -55,7 +54,7 @@ from dstransformer.exchange.vocabularies import (
 )
 from dstransformer.io.files import read_bounded, read_error
 from dstransformer.io.json_text import read_record
-from dstransformer.io.products import check_bundle_folder
+from dstransformer.io.products import check_bundle_folder, check_kind, export_tool, read_marker
 from dstransformer.model.transformer import sinusoidal_table
 
 #: Weights as PyTorch pickles them, in older models.
@@ -154,23 +153,12 @@ def _is_separate(folder: Path) -> bool:
 def _is_joint_export(folder: Path) -> bool | None:
     """Whether what ``dst export hf`` wrote with fast tokenizers has a joint vocabulary; None of any other folder.
 
-    Whoever gives such a model a ``MarianTokenizer`` keeps its ``config.json``, so that alone does not tell.
-
     Raises:
         DataError: A newer version wrote it.
     """
-    record = _export_record(folder)
-    if not record or (folder / VOCABULARY).is_file():
+    if export_tool(folder) != "hf" or (folder / VOCABULARY).is_file():
         return None
-    check_format_version(record.get("format_version"), FORMAT_VERSION, folder / CONFIG)
-    return record.get("joint_vocabulary") is True
-
-
-def _export_record(folder: Path) -> dict[str, Any]:
-    """What ``dst export hf`` states of itself; empty of any other folder."""
-    path = folder / CONFIG
-    record = read_record(path, dict, advice=_ADVICE).get("dstransformer") if path.is_file() else None
-    return record if isinstance(record, dict) else {}
+    return check_kind(folder, "export", _ADVICE).get("joint_vocabulary") is True
 
 
 def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -374,7 +362,7 @@ def _check_positions(load: Load, model: ModelConfig, path: Path) -> None:
 
 
 def _languages(folder: Path, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
-    stated, exported = _tokenizer_config(folder), _export_record(folder)
+    stated, exported = _tokenizer_config(folder), read_marker(folder)
     source, target = (
         _text(stated.get(name)) or _text(exported.get(ours))
         for name, ours in (("source_lang", "src_lang"), ("target_lang", "tgt_lang"))

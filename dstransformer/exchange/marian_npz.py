@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,15 @@ from dstransformer.exchange.marian_weights import check_marian, marian_weights
 from dstransformer.exchange.shortlist import ShortlistOptions
 from dstransformer.exchange.weights import FULL_ADVICE, check_translates, length_exponent
 from dstransformer.io.files import replace_folder
-from dstransformer.io.products import SIGNATURE, check_output_folder, is_marian_export
+from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder, write_marker
 from dstransformer.model import Bundle, open_bundle
 
-#: Version of ``dstransformer.json``.
-FORMAT_VERSION = 1
-
-RECORD, MODEL, DECODER = "dstransformer.json", "model.npz", "decoder.yml"
+MODEL, DECODER = "model.npz", "decoder.yml"
 VOCABULARY, SOURCE_VOCABULARY, TARGET_VOCABULARY = "vocab.spm", "vocab.src.spm", "vocab.tgt.spm"
 LEXICON = "lex.s2t"
 
 #: All files of the folder.
-FILES = (RECORD, MODEL, DECODER, VOCABULARY, SOURCE_VOCABULARY, TARGET_VOCABULARY, LEXICON)
+FILES = (MARKER, MODEL, DECODER, VOCABULARY, SOURCE_VOCABULARY, TARGET_VOCABULARY, LEXICON, SIGNATURE)
 
 #: The array of the model that holds its configuration, as the bytes of its YAML.
 CONFIG = "special:model.yml"
@@ -106,7 +102,7 @@ def export_marian(
         DataError: The source is not a bundle, or Marian cannot hold it; or ``out`` is something else.
         StorageError: The folder cannot be written.
     """
-    check_output_folder(out, "OUT", "an export for Marian", is_marian_export, (*FILES, SIGNATURE), overwrite=overwrite)
+    check_export_folder(out, "marian", FILES, overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
     _check(bundle)
@@ -127,14 +123,15 @@ def export_marian(
         if lexicon is not None:
             (folder / LEXICON).write_text(lexicon, encoding="utf-8")
         (folder / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False), encoding="utf-8")
-        record = {
-            "format_version": FORMAT_VERSION,
-            "dstransformer": bundle.provenance.get("dstransformer"),
-            "src_lang": bundle.src_lang,
-            "tgt_lang": bundle.tgt_lang,
-            "weights_sha256": bundle.weights_sha256,
-        }
-        (folder / RECORD).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_marker(
+            folder,
+            "export",
+            tool="marian",
+            dstransformer=bundle.provenance.get("dstransformer"),
+            src_lang=bundle.src_lang,
+            tgt_lang=bundle.tgt_lang,
+            weights_sha256=bundle.weights_sha256,
+        )
         if finish is not None:
             finish(folder)
 

@@ -8,20 +8,20 @@ from typing import Any
 
 import shtab
 
-from dstransformer.io.products import BUNDLE_FILES, CHECKPOINT_STATE, RUN_MARKERS
+from dstransformer.io.products import MARKER, Kind
 
-#: Prints, for the word $1, the folders that begin with it or lie in one that does, and hold one of the MARKS.
+#: Prints, for the word $1, the folders that begin with it or lie in one that does, and are of one of the KINDS.
 _SEARCH = (
-    'holds() { for mark in MARKS; do [ -e "$1$mark" ] && return; done; return 1; }; '
+    f'holds() {{ grep -qsE "\\"kind\\": \\"(KINDS)\\"" "$1{MARKER}"; }}; '
     'for outer in "$1"*/; do if holds "$outer"; then echo "${outer%/}"; else '
     'for inner in "$outer"*/; do holds "$inner" && echo "${inner%/}"; done; fi; done'
 )
 
 
-def _folders(kind: str, marks: Collection[str]) -> dict[str, Any]:
-    """Complete folders that hold one of the files ``marks``; all folders where there are none of these."""
-    name = f"_dst_dir_{kind}"  # shtab takes the words of a function with this name for names of files
-    search = f"sh -c '{_SEARCH.replace('MARKS', ' '.join(marks))}' sh"
+def _folders(name: str, *kinds: Kind) -> dict[str, Any]:
+    """Complete folders of these kinds; all folders where there are none of these."""
+    name = f"_dst_dir_{name}"  # shtab takes the words of a function with this name for names of files
+    search = f"sh -c '{_SEARCH.replace('KINDS', '|'.join(kinds))}' sh"
     return {
         "bash": name,
         "zsh": name,
@@ -46,9 +46,9 @@ end""",
     }
 
 
-_MODELS = _folders("models", (*RUN_MARKERS, BUNDLE_FILES[0], CHECKPOINT_STATE))
-_RUNS = _folders("runs", RUN_MARKERS)
-_CORPORA = _folders("corpora", ("dataset_dict.json",))
+_MODELS = _folders("models", "run", "checkpoint", "bundle")
+_RUNS = _folders("runs", "run")
+_CORPORA = _folders("corpora", "corpus")
 
 #: What completes a value, by its option or by what help calls it.
 _COMPLETERS = {

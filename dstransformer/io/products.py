@@ -1,90 +1,131 @@
 """The folders that this project writes: corpora, runs, checkpoints, bundles and exports.
 
-Each is recognised by its files, so that no command writes into one, or replaces what it did not create.
+Each states its kind and its format in ``dst.json``. A folder without that file is somebody else's: no command writes
+into it or replaces it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any, Literal
 
-from dstransformer.errors import ConfigError, DataError, UserError
-from dstransformer.io.files import storage_errors
-from dstransformer.io.json_text import read_json
+from dstransformer.errors import ConfigError, DataError, UserError, check_format_version, shown
+from dstransformer.io.files import read_error, replace_file, storage_errors
+from dstransformer.io.json_text import read_json, read_record
 
-#: The lock file of a run. It is never deleted, and marks the folder as a run folder.
+Kind = Literal["run", "corpus", "checkpoint", "bundle", "export"]
+
+#: The newest format of each kind. A later version reads every one before it.
+FORMATS: dict[Kind, int] = {"run": 1, "corpus": 1, "checkpoint": 1, "bundle": 1, "export": 1}
+
+#: The file that makes a folder one of ours.
+MARKER = "dst.json"
+
+#: The lock file of a run. It is never deleted.
 RUN_LOCK = ".lock"
-
-#: Files that identify a run folder; one of them is enough.
-RUN_MARKERS = (RUN_LOCK, "metrics.jsonl")
 
 #: All files that a run writes at the top of its folder.
 RUN_FILES = (
-    *RUN_MARKERS, "config.yaml", "ds_config.json", "end.json", "tracking.json", "tracking-outbox.jsonl",
-    "tracking-cursor.json", "evaluations.jsonl",
+    MARKER, RUN_LOCK, "metrics.jsonl", "config.yaml", "ds_config.json", "end.json", "tracking.json",
+    "tracking-outbox.jsonl", "tracking-cursor.json", "evaluations.jsonl",
 )  # fmt: skip
-
-#: Where a checkpoint keeps weights and moments.
-CHECKPOINT_STATE = "state"
 
 #: The signature of a bundle or an export.
 SIGNATURE = "model.sig"
 
-#: Files that identify a bundle, and all that it may hold.
-BUNDLE_FILES = ("model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
+#: The files of every bundle, and all that it may hold.
+BUNDLE_FILES = (MARKER, "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
 ALL_BUNDLE_FILES = (*BUNDLE_FILES, "tokenizer.src.model", SIGNATURE)
 
-#: Entries that do not count against a new folder: from the file system, a scheduler or shell redirection.
-_IGNORED = ("lost+found", "*.log", "*.out", "*.err")
+#: Entries that do not count against a new folder: from the file system, a scheduler or shell redirection, or a run that
+#: begins at this moment.
+_IGNORED = ("lost+found", "*.log", "*.out", "*.err", RUN_LOCK, f".{MARKER}.*.partial")
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder is a run's."""
-    return _has_any(folder, RUN_MARKERS) or (_has_all(folder, ("config.yaml",)) and (folder / "checkpoints").is_dir())
+def write_marker(folder: Path, kind: Kind, **more: object) -> None:
+    """Write ``dst.json``, atomically: the folder is of this kind, in its newest format.
+
+    Args:
+        folder: The folder; must exist.
+        kind: Its kind.
+        more: What it states besides, such as the ``tool`` that an export is for.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    content = {"kind": kind, "format": FORMATS[kind], **more}
+    replace_file(folder / MARKER, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def is_bundle(folder: Path) -> bool:
-    """Whether a folder is a bundle."""
-    return _has_all(folder, BUNDLE_FILES)
-
-
-def is_hf_export(folder: Path) -> bool:
-    """Whether a folder is what ``dst export hf`` writes."""
-    if not _has_all(folder, ("config.json", "model.safetensors")):
-        return False
+def read_marker(folder: Path) -> dict[str, Any]:
+    """What ``dst.json`` states about a folder; empty if there is no such file, or it cannot be read."""
     try:
-        content = read_json(folder / "config.json")
+        content = read_json(folder / MARKER)
     except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and "dstransformer" in content
+        return {}
+    return content if isinstance(content, dict) and content.get("kind") in tuple(FORMATS) else {}
 
 
-def is_marian_export(folder: Path) -> bool:
-    """Whether a folder is what ``dst export marian`` writes."""
-    return _has_all(folder, ("dstransformer.json", "model.npz"))
-
-
-def is_ct2_export(folder: Path) -> bool:
-    """Whether a folder is what ``dst export ct2`` writes."""
-    return _has_all(folder, ("dstransformer.json", "model.bin"))
-
-
-def product_of(folder: Path) -> str | None:
-    """``corpus``, ``checkpoint``, ``checkpoints`` (of a run), ``bundle``, ``export`` or ``run``; None for any other."""
-    if _has_all(folder, ("manifest.json", "tokenizer.model")):
-        return "corpus"
-    if _has_all(folder, ("manifest.json",)) and (folder / CHECKPOINT_STATE).is_dir():
-        return "checkpoint"
-    if folder.name == "checkpoints" and (is_run(folder.parent) or any(folder.glob("step-*/manifest.json"))):
+def kind_of(folder: Path) -> str | None:
+    """A :data:`Kind`, or ``checkpoints`` (those of a run); None of any other folder."""
+    kind = read_marker(folder).get("kind")
+    if kind is None and folder.name == "checkpoints" and kind_of(folder.parent) == "run":
         return "checkpoints"
-    if _has_all(folder, BUNDLE_FILES[:2]):
-        return "bundle"
-    if is_ct2_export(folder) or is_hf_export(folder) or is_marian_export(folder):
-        return "export"
-    trains = _has_any(folder, ("metrics.jsonl",)) or (folder / "checkpoints").is_dir()
-    return "run" if trains and _has_all(folder, ("config.yaml",)) else None
+    return kind
+
+
+def export_tool(folder: Path) -> str | None:
+    """The tool that an export is for: ``ct2``, ``hf`` or ``marian``; None of any other folder."""
+    content = read_marker(folder)
+    return content.get("tool") if content.get("kind") == "export" else None
+
+
+def check_kind(folder: Path, kind: Kind, advice: str) -> dict[str, Any]:
+    """Check that a folder is of a kind, and of a format that this package reads.
+
+    Args:
+        folder: The folder.
+        kind: What it must be.
+        advice: What to do if it is something else, or nothing.
+
+    Returns:
+        The content of its ``dst.json``.
+
+    Raises:
+        DataError: It is something else, its ``dst.json`` is damaged, or a newer version wrote it.
+        UnreadableError: It cannot be read now.
+    """
+    path, reason = folder / MARKER, None
+    try:
+        if not folder.exists():
+            reason = "it does not exist"
+        elif not folder.is_dir():
+            reason = "it is a file"
+        elif not path.is_file():
+            reason = f"it has no {MARKER}"
+    except OSError as error:
+        raise read_error(path, error) from None
+    if reason is not None:
+        raise DataError(f"{folder} is not {_with_article(kind)}: {reason}; {advice}")
+
+    def check(content: dict[str, Any]) -> None:
+        if content.get("kind") not in tuple(FORMATS):
+            raise DataError(f"{path} is damaged (its kind is {shown(content.get('kind'))}): restore it")
+        if content["kind"] != kind:
+            raise DataError(f"{folder} is {_with_article(content['kind'])}, not {_with_article(kind)}: {advice}")
+        check_format_version(content.get("format"), FORMATS[kind], path)
+
+    return read_record(path, dict, check=check, advice="restore it")
+
+
+def _with_article(kind: str) -> str:
+    if kind == "checkpoints":
+        return "the checkpoints of a run"
+    return f"an {kind}" if kind == "export" else f"a {kind}"
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
@@ -96,7 +137,7 @@ def enclosing_product(path: Path) -> tuple[str, Path] | None:
     """The kind and the folder of the nearest product that a path is or lies in; links are resolved."""
     place = Path(os.path.realpath(path))
     for folder in (place, *place.parents):
-        if kind := product_of(folder):
+        if kind := kind_of(folder):
             return kind, folder
     return None
 
@@ -155,8 +196,13 @@ def _check_run_folder(run: Path) -> None:
             raise ConfigError(f"--run {run}: {name} in it is a file, but a run needs a folder there: move it")
     if (run / "bundle").is_dir() and (foreign := _foreign_entries(run / "bundle", ALL_BUNDLE_FILES)):
         raise ConfigError(f"--run {run}: bundle in it holds {foreign[0]}, which a new bundle would replace: move it")
-    if not run.is_dir() or is_run(run):
-        return
+    if kind_of(run) == "run":
+        check_kind(run, "run", "choose a new folder")
+    elif run.is_dir():
+        _check_is_empty(run)
+
+
+def _check_is_empty(run: Path) -> None:
     others = sorted(path.name for path in run.iterdir() if not any(map(path.match, _IGNORED)))
     if others:
         shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
@@ -165,7 +211,16 @@ def _check_run_folder(run: Path) -> None:
 
 def check_bundle_folder(out: Path, option: str, *, overwrite: bool) -> None:
     """:func:`check_output_folder` for a bundle."""
-    check_output_folder(out, option, "a bundle", is_bundle, ALL_BUNDLE_FILES, overwrite=overwrite)
+    check_output_folder(
+        out, option, "a bundle", lambda folder: kind_of(folder) == "bundle", ALL_BUNDLE_FILES, overwrite=overwrite
+    )
+
+
+def check_export_folder(out: Path, tool: str, files: Collection[str], *, overwrite: bool) -> None:
+    """:func:`check_output_folder` for an export, given as ``OUT``."""
+    check_output_folder(
+        out, "OUT", f"an export for {tool}", lambda folder: export_tool(folder) == tool, files, overwrite=overwrite
+    )
 
 
 def check_output_folder(
@@ -214,11 +269,10 @@ def _describe_owner(path: Path, *, allow_itself: bool = False) -> str | None:
     """What a folder is or lies in, in words; None if it is free. With ``allow_itself`` it may be a bundle or export."""
     place = Path(os.path.realpath(path))
     for folder in (place, *place.parents):
-        kind = product_of(folder)
+        kind = kind_of(folder)
         if kind in (None, "run") or (allow_itself and kind in ("bundle", "export") and folder == place):
             continue
-        what = {"checkpoints": "the checkpoints of a run", "export": "an export"}.get(kind, f"a {kind}")
-        return f"{'it is' if folder == place else f'{folder} is'} {what}"
+        return f"{'it is' if folder == place else f'{folder} is'} {_with_article(kind)}"
     return None
 
 
@@ -227,11 +281,3 @@ def _foreign_entries(folder: Path, files: Collection[str]) -> list[str]:
     inner = {name.partition("/")[0] for name in files if "/" in name and (folder / name).parent.is_dir()}
     entries = [path for place in ("", *inner) for path in (folder / place).iterdir()]
     return sorted({path.relative_to(folder).as_posix() for path in entries} - {*files, *inner})
-
-
-def _has_all(folder: Path, names: tuple[str, ...]) -> bool:
-    return all((folder / name).is_file() for name in names)
-
-
-def _has_any(folder: Path, names: tuple[str, ...]) -> bool:
-    return any((folder / name).is_file() for name in names)

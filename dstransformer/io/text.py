@@ -20,18 +20,12 @@ from dstransformer.io.compression import BLOCK, DamagedDataError, Unpacker, deco
 from dstransformer.io.files import hold_lock, move_to_new, storage_errors
 from dstransformer.io.products import check_text_output
 
-#: The byte order marks of UTF-16.
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-
 #: How a catalogue begins, after lines such as comments: .po, XLIFF, TMX, those of Qt and Android; and .mo.
 _CATALOGUE = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*(?:(?:msgid|msgctxt)\s*\"|(?:<[?!][^>]*>\s*)*<(?:xliff|TS|tmx|resources)[\s>])"
     rb"|\xde\x12\x04\x95|\x95\x04\x12\xde"
 )
 _BEFORE = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:#|<\?|<!|$)")
-
-# Rare in text, common in binary data.
-_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
 
 #: Maximum bytes of a line with its end. Even a small gzipped file may unpack to an endless line.
 MAX_LINE_BYTES = 16 * 2**20
@@ -152,30 +146,20 @@ def _decoded(lines: Iterable[bytes | None], name: str, ends: bool) -> Iterator[s
 
 
 def _decode(line: bytes, name: str, number: int) -> str:
-    if number == 1:
-        if line.startswith(_UTF_16):
-            raise DataError(f"{name} is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`")
-        if b"\r" in line[:-1] and not line.endswith(b"\n"):
-            raise DataError(f"{name}: its lines end in CR: convert it with `tr '\\r' '\\n'`")
-    zeros = line.count(0)
-    if zeros and not line.strip(b"\0\r\n"):
-        raise DataError(
-            f"{name}, line {number}: only zero bytes, not text; the file was probably not written completely"
-        )
-    if zeros > 1 and zeros * 4 > len(line):
-        raise DataError(
-            f"{name}, line {number}: {zeros} of {len(line)} bytes are zero, as in UTF-16 text; convert it with "
-            "`iconv -f UTF-16LE -t UTF-8`"
-        )
+    if number == 1 and b"\r" in line[:-1] and not line.endswith(b"\n"):
+        raise DataError(f"{name}: its lines end in CR: convert it with `tr '\\r' '\\n'`")
+    # UTF-16 of Latin letters is valid UTF-8 in which every other byte is zero. Crawled text has single ones.
+    wrong = line.index(0) if line.count(0) * 4 > len(line) else None
     try:
-        return line.decode("utf-8")
+        text = line.decode()
     except UnicodeDecodeError as error:
-        if len(line.translate(None, _CONTROLS)) < 0.98 * len(line):
-            raise DataError(f"{name}, line {number}: not text, but binary data; name a text file") from None
+        wrong = error.start
+    if wrong is not None:
         raise DataError(
-            f"{name}, line {number}, byte {error.start + 1}: not UTF-8 ({error.reason}); convert it, "
-            "for example with `iconv -f LATIN1 -t UTF-8`"
-        ) from None
+            f"{name}, line {number}, byte {wrong + 1}: not UTF-8 (0x{line[wrong]:02x}); convert it, for example with "
+            "`iconv -f ENCODING -t UTF-8`"
+        )
+    return text
 
 
 _FULL_ADVICE = "make room, or give another name"

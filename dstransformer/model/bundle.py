@@ -25,10 +25,10 @@ from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
 from dstransformer.data.tokenizer import TOKENIZER_NAME as TOKENIZER
-from dstransformer.errors import ConfigError, DataError, UnreadableError, check_format_version, shown
+from dstransformer.errors import ConfigError, DataError, UnreadableError, shown
 from dstransformer.io.files import file_sha256, read_error
 from dstransformer.io.json_text import read_record
-from dstransformer.io.products import complete_checkpoints, is_run, product_of
+from dstransformer.io.products import BUNDLE_FILES, check_kind, complete_checkpoints, kind_of, write_marker
 
 if TYPE_CHECKING:  # what opening a bundle does not need; importing it takes seconds
     import torch
@@ -43,8 +43,13 @@ WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.yaml", "provenance.js
 
 _DAMAGED = "if the file is damaged, restore it or copy the bundle again"
 
-#: A later version reads every one before it; keys that it adds have the value of ``base.yaml``.
-FORMAT_VERSION = 1
+#: What to do instead of giving another kind of folder as a bundle.
+_ADVICE = {
+    "export": "name the bundle that it was exported from",
+    "corpus": "name a bundle that was trained on it, such as RUN/bundle",
+    "run": "wait for its first checkpoint (checkpoint.every_updates); if it was stopped, give its `dst train` command "
+    "again",
+}
 
 
 @dataclass(frozen=True)
@@ -233,37 +238,17 @@ def open_bundle(path: str | Path | Bundle) -> Bundle:
     """
     if isinstance(path, Bundle):
         return path
-    given = Path(path)
     try:
-        folder = _bundle_in(given)
-        if not folder.is_dir():
-            what = "is not a folder" if folder.exists() else "does not exist"
-            wanted = f"name a run, a checkpoint, or a bundle ({WEIGHTS}, {CONFIG} and {TOKENIZER})"
-            raise DataError(f"{folder} {what}: {wanted}")
-        present = {path.name for path in folder.iterdir() if path.is_file()}
+        folder = _bundle_in(Path(path))
+        missing = [name for name in BUNDLE_FILES if not (folder / name).is_file()]
     except OSError as error:
-        raise read_error(given, error) from None
-    missing = [name for name in (WEIGHTS, CONFIG, TOKENIZER, PROVENANCE) if name not in present]
-    if missing and product_of(given) == "export":
-        raise DataError(
-            f"{given} is an export for another tool, not a bundle: name the bundle that it was exported from"
-        )
-    if missing and {WEIGHTS, CONFIG} <= present:
-        raise DataError(f"{given} lacks {', '.join(missing)}: restore it, or copy the bundle again")
-    if missing and {"manifest.json", TOKENIZER} <= present:
-        raise DataError(f"{given} is a corpus, not a bundle: name a bundle that was trained on it, such as RUN/bundle")
-    if missing and is_run(folder):
-        raise DataError(
-            f"{given} is a run without a checkpoint yet: wait for the first (checkpoint.every_updates); if the run was "
-            "stopped, give its `dst train` command again"
-        )
+        raise read_error(Path(path), error) from None
+    usual = "name a run, a checkpoint or a bundle; `dst average RUN --out BUNDLE` makes one"
+    check_kind(folder, "bundle", _ADVICE.get(kind_of(folder) or "", usual))
     if missing:
-        raise DataError(
-            f"{given} is not a bundle: it lacks {', '.join(missing)}; `dst average RUN --out BUNDLE` makes one"
-        )
+        raise DataError(f"{folder} lacks {', '.join(missing)}: restore it, or copy the bundle again")
     provenance = read_record(folder / PROVENANCE, dict, nan=True, advice="copy the bundle again")
     content = _read_config(folder / CONFIG)
-    check_format_version(content.pop("format_version", None), FORMAT_VERSION, folder / CONFIG)
     if not isinstance(provenance.get("files"), Mapping):
         raise DataError(f"{folder / PROVENANCE} is damaged (it has no hashes): restore it or copy the bundle again")
     languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
@@ -362,7 +347,6 @@ def save_bundle(
     folder.mkdir()
     save_weights(folder / WEIGHTS, weights)
     stored = {
-        "format_version": FORMAT_VERSION,
         "src_lang": provenance.get("src_lang"),
         "tgt_lang": provenance.get("tgt_lang"),
         "trees": provenance.get("trees"),
@@ -376,6 +360,7 @@ def save_bundle(
     files = {name: file_sha256(folder / name) for name in (WEIGHTS, CONFIG, *models)}
     record = {**provenance, "files": files, "config": config.without_secrets().model_dump()}
     (folder / PROVENANCE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_marker(folder, "bundle")
     return files[WEIGHTS]
 
 

@@ -1,7 +1,8 @@
-"""The events of a run, and the tracker that receives them. Steps count updates."""
+"""The events of a run, and the trackers that receive them. Steps count updates."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, Literal
 from dstransformer.config import Config
 from dstransformer.data import Manifest
 from dstransformer.evaluation import Evaluation
+
+logger = logging.getLogger(__name__)
 
 RunStatus = Literal["finished", "failed", "killed"]
 
@@ -240,3 +243,46 @@ class Tracker:
 
 class NullTracker(Tracker):
     """Ignores every event."""
+
+
+class FanOut(Tracker):
+    """Forwards every event to several trackers.
+
+    If a tracker fails, this is logged once, and neither the other trackers nor training stop. A tracker that fails at
+    ``RunStart`` receives no further events; one that fails later does, because its disk may have room again.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = list(trackers)
+        self._failed: list[Tracker] = []
+
+    def emit(self, event: Event) -> None:
+        """See ``Tracker.emit``. Raises no error of a tracker."""
+        for tracker in tuple(self._trackers):
+            try:
+                tracker.emit(event)
+            except Exception as error:
+                is_start = isinstance(event, RunStart)
+                if is_start:
+                    self._trackers.remove(tracker)
+                if tracker not in self._failed:
+                    self._failed.append(tracker)
+                    how = " without it" if is_start else ", and later events still go to it"
+                    logger.warning("%s failed, training continues%s: %s", tracker.name, how, _reason(error))
+
+    def flush(self) -> None:
+        """See ``Tracker.flush``. Flushes every tracker before it raises the error of one."""
+        errors = []
+        for tracker in self._trackers:
+            try:
+                tracker.flush()
+            except OSError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -14,7 +14,7 @@ from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.files import append_whole, replacing
 from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
-from dstransformer.io.products import is_bundle
+from dstransformer.io.products import kind_of
 from dstransformer.io.retry import Backlog
 from dstransformer.tracking.events import (
     BundleSaved,
@@ -178,7 +178,7 @@ def read_records(path: Path, *, skip_damaged: bool) -> Iterator[MetricsLine]:
 
 def is_finished(run: Path) -> bool:
     """Whether a run has written its final bundle and its scores, and has not continued training since."""
-    if not is_bundle(run / "bundle"):
+    if kind_of(run / "bundle") != "bundle":
         return False
     try:
         last = None

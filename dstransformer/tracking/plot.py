@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from dstransformer.errors import DataError, shown
 from dstransformer.io.figures import COLOURS, label_of, line_colours, new_figure, picture, short_names, style_axes
-from dstransformer.io.products import is_run
+from dstransformer.io.products import check_kind
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
 
 #: The y axis of gradient norms and perplexities is logarithmic if they span more than this factor.
@@ -195,9 +195,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
     for number, (folder, name) in enumerate(zip(folders, short_names(resolved), strict=True)):
         if resolved[number] in resolved[:number]:
             raise DataError(f"the run {folder} is named twice: name it once")
-        if not folder.is_dir() or not is_run(folder):
-            what = "is not the folder of a run" if folder.exists() else "does not exist"
-            raise DataError(f"{folder} {what}: name a folder that `dst train` wrote")
+        check_kind(folder, "run", "name a folder that `dst train` wrote")
         metrics = folder / METRICS_NAME
         run = RunCurves(name, read_curves(metrics) if metrics.exists() else {})
         if not run.curves:

@@ -1,13 +1,22 @@
-"""Builds a trainer and its collaborators from a resolved experiment."""
+"""Builds a trainer and its collaborators, and the tracker of a run, from a resolved experiment."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from dstransformer.config.schema import TrackingConfig
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.evaluation.validation import Validator
-from dstransformer.tracking.events import Tracker
+from dstransformer.io.progress import is_quiet
+from dstransformer.tracking.console import ConsoleProgress
+from dstransformer.tracking.curves import CURVES
+from dstransformer.tracking.events import FanOut, NullTracker, Tracker
+from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
+from dstransformer.tracking.mlflow.location import resolve_experiment, resolve_tracking_uri
+from dstransformer.tracking.mlflow.tracker import MlflowTracker
 from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.early_stopping import EarlyStopping
 from dstransformer.training.engine import Engine
@@ -16,6 +25,8 @@ from dstransformer.training.recovery import Recovery
 from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer
 from dstransformer.training.update_stream import build_update_stream
+
+logger = logging.getLogger(__name__)
 
 
 def build_trainer(
@@ -61,3 +72,24 @@ def build_trainer(
         session=session,
         is_pretrained=setup.pretrained is not None,
     )
+
+
+def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_updates: int) -> Tracker:
+    """Build the tracker: progress, ``metrics.jsonl`` and, if enabled, MLflow on rank 0; a ``NullTracker`` elsewhere.
+
+    Raises:
+        ConfigError: The tracking address is not that of a store; raised on all ranks.
+    """
+    uri = resolve_tracking_uri(config.uri, run_folder) if config.enabled else None
+    if rank != 0:
+        return NullTracker()
+    console = ConsoleProgress(max_updates)
+    trackers: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
+    if uri is not None:
+        experiment = resolve_experiment(config.experiment)
+        announce = logger.info if is_quiet() else console.print
+        trackers.append(
+            MlflowTracker(run_folder, uri, experiment, system_metrics=config.system_metrics, announce=announce)
+        )
+    trackers += [CURVES[name](run_folder) for name in dict.fromkeys(config.also)]
+    return FanOut(trackers)

@@ -10,8 +10,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from dstransformer.distributed.world import World
 from dstransformer.io.files import replace_file, storage_errors
-from dstransformer.tracking.events import Event, Message, RunEnd, Tracker, UpdateDone
-from dstransformer.tracking.tracker import FanOut
+from dstransformer.tracking.events import Event, FanOut, Message, RunEnd, Tracker, UpdateDone
 
 #: Updates before the trace: the first ones compile, allocate and fill caches.
 SKIPPED = 3

@@ -16,7 +16,6 @@ from dstransformer.distributed.world import World
 from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking.events import CostTotal, Message, RunEnd
-from dstransformer.tracking.tracker import build_tracker
 from dstransformer.training.automatic import choose_on_all
 from dstransformer.training.checkpoints.format import Cost
 from dstransformer.training.checkpoints.mirror import fetch_resumed, with_mirror
@@ -144,7 +143,7 @@ def _run(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: 
 
 def _start(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: Session) -> Trainer:
     """Build the trainer, resume from the checkpoint, and report the run to the tracker. Collective."""
-    from dstransformer.training.build import build_trainer
+    from dstransformer.training.build import build_tracker, build_trainer
     from dstransformer.training.profiling import with_profiler
 
     world, updates = session.world, setup.config.training.max_updates

@@ -199,7 +199,7 @@ class TestStagesAndPrecisions:
         run = two_ranks / f"zero{stage}-{precision}"
         checkpoint = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
         assert checkpoint.name == "step-00000030"
-        assert {path.name for path in checkpoint.iterdir()} == {"bundle", "manifest.json", "state"}
+        assert {path.name for path in checkpoint.iterdir()} == {"bundle", "dst.json", "manifest.json", "state"}
         saved = open_bundle(checkpoint).load_weights()
         torch.testing.assert_close(saved, {name: weight.float() for name, weight in final_weights(run).items()})
 

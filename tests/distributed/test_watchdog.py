@@ -20,7 +20,7 @@ from support.processes.ranks import finish_all, srun
 from support.services.mlflow_runs import send_rest, tracked_run
 from support.training.runs import TINY, latest_state, losses
 
-from dstransformer.io.products import RUN_LOCK
+from dstransformer.io.products import MARKER, RUN_LOCK
 
 PROGRAM = str(Path(__file__).with_name("faulty_rank.py"))
 
@@ -90,7 +90,7 @@ def test_one_line_names_the_ranks_that_are_gone(
         named = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} on "
         assert re.search(rf"error: {named}\S+ (has|have) (died or stopped|not answered)", line)
     if phase == "set-up":
-        assert [path.name for path in run.iterdir()] == [RUN_LOCK], "the next command trains in it"
+        assert {path.name for path in run.iterdir()} == {RUN_LOCK, MARKER}, "the next command trains in it"
         return
     assert re.search(rf"ranks? [\d, ]+: update ({update - 1}|{update}), \w+", line), line
     assert json.loads((run / "end.json").read_text())["message"] in line

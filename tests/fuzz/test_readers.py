@@ -47,7 +47,7 @@ from dstransformer.extras.parsing.linearise import Linearisation
 from dstransformer.extras.parsing.trees import normalise, read_trees
 from dstransformer.extras.rerank.reranking import iter_nbest
 from dstransformer.io.files import file_sha256
-from dstransformer.io.products import product_of
+from dstransformer.io.products import check_kind, kind_of
 from dstransformer.io.progress import Progress
 from dstransformer.io.text import iter_lines
 from dstransformer.model import open_bundle
@@ -121,7 +121,6 @@ def read_shards(folder: Path) -> None:
 
 
 def read_run_folder(folder: Path) -> None:
-    assert product_of(folder) in (None, "run")
     describe_checkpoints(list_checkpoints(folder, verify=True), verified=True)
     format_table([read_run(folder)])
 
@@ -294,10 +293,9 @@ def read_outbox(folder: Path) -> None:
     outbox.put({"op": "tags"})
 
 
-def make_exports(folder: Path) -> None:
-    (folder / "hf").mkdir()
-    (folder / "hf" / "config.json").write_text('{"dstransformer": {"format_version": 1}, "d_model": 8}')
-    (folder / "hf" / "model.safetensors").write_bytes(b"")
+def read_kind(folder: Path) -> None:
+    assert kind_of(folder) in (None, "run")
+    check_kind(folder, "run", "name a run")
 
 
 def make_ct2(folder: Path) -> None:
@@ -351,10 +349,10 @@ TARGETS = [
            lambda folder: read_table(folder / "table3.json")),
     Target("evaluations", lines("evaluations.jsonl", RESULT, RESULT), Results),
     Target("job", text("job.json", json.dumps(JOB)), lambda folder: _read_job(folder / "job.json")),
-    Target("exports", make_exports, lambda folder: product_of(folder / "hf"), ("hf/config.json",)),
+    Target("kind", stored("1/run"), read_kind, ("dst.json",)),
     # CTranslate2 itself reads model.bin.
     Target("ct2", make_ct2, lambda folder: open_ct2(folder / "model", threads=1).describe(),
-           ("*/dstransformer.json", "*/tokenizer.model"), hashes=True),
+           ("*/dst.json", "*/tokenizer.model"), hashes=True),
 ]  # fmt: skip
 
 

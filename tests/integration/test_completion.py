@@ -11,6 +11,7 @@ import pytest
 
 from data_prep.cli import commands as dst_prep
 from dstransformer.cli import program
+from dstransformer.io.products import Kind, write_marker
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -51,16 +52,16 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in (
-        "runs/first/metrics.jsonl",
-        "runs/first/bundle/model.safetensors",
         "runs/notes/a",
         "text.en",
         "ruins/x",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "corpora/toy").mkdir(parents=True)
-    (tmp_path / "corpora/toy/dataset_dict.json").touch()
+    kinds: dict[str, Kind] = {"runs/first": "run", "runs/first/bundle": "bundle", "corpora/toy": "corpus"}
+    for name, kind in kinds.items():
+        (tmp_path / name).mkdir(parents=True)
+        write_marker(tmp_path / name, kind)
     (tmp_path / "corporations").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -113,7 +113,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
 def products(out: Path) -> dict[str, bytes]:
     """What does not depend on time: texts, scores, corpus, weights, export."""
     found = [path for name in ("made", "corpus", "exported") for path in (out / name).rglob("*") if path.is_file()]
-    found = [path for path in found if not path.name.startswith((".", "speed.")) and path.name != "dstransformer.json"]
+    found = [path for path in found if not path.name.startswith((".", "speed.")) and path.name != "dst.json"]
     return {
         str(path.relative_to(out)): path.read_bytes()
         for path in [*found, out / "scores.json", out / "student" / "bundle" / "model.safetensors"]

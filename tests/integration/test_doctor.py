@@ -23,6 +23,7 @@ from support.services.mlflow_runs import make_tracker, pending
 from support.services.mlflow_server import MlflowServer, make_start
 from support.training.runs import TINY
 
+from dstransformer.io.products import write_marker
 from dstransformer.tracking.events import RunEnd
 
 Findings = dict[str, dict[str, Any]]
@@ -234,7 +235,7 @@ def test_records_that_wait_are_found_and_stay_as_they_are(run_folder: Path) -> N
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens
     tracker.emit(make_start())
     tracker.emit(RunEnd("finished"))
-    (run_folder / "metrics.jsonl").touch()
+    write_marker(run_folder, "run")
     (run_folder / "config.yaml").write_text("{}")
     before = {path: path.stat().st_mtime_ns for path in run_folder.iterdir()}
     _, found = doctor(run_folder)
@@ -251,7 +252,7 @@ def test_a_run_that_could_not_report_its_end_is_told_from_one_that_did(run_folde
     tracker = make_tracker(run_folder, store)
     tracker.emit(make_start())
     wait_until(lambda: pending(run_folder) == 0)
-    (run_folder / "metrics.jsonl").touch()
+    write_marker(run_folder, "run")
     _, found = doctor(run_folder)
     assert found["records"]["text"] == "MLflow takes the run for RUNNING"
     assert found["records"]["advice"] == f"dst track {run_folder} marks it as FAILED"

@@ -1,7 +1,7 @@
 """Stored files of the formats open, and a run resumes from them, also after the schema has gained keys.
 
 ``tests/data/formats/1`` holds a corpus with alignments, a run with a checkpoint and its bundle, exports of that bundle
-for CTranslate2 and Hugging Face, an export for Marian and a record of a training, all of format version 1.
+for CTranslate2 and Hugging Face, an export for Marian and a record of a training, all of format 1.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,13 @@ from dstransformer.data.plan import LengthSums, build_budget, plan_epoch
 from dstransformer.data.windows import training_lengths
 from dstransformer.decoding import Translator
 from dstransformer.decoding.scoring import Scorer
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import ConfigError, NewerFormatError
 from dstransformer.exchange.ct2_engine import open_ct2
 from dstransformer.exchange.hf_export import export_hf
 from dstransformer.exchange.hf_import import import_hf
 from dstransformer.exchange.marian_import import import_marian
 from dstransformer.extras.reproduction import record
+from dstransformer.io.products import check_run_folder, export_tool
 from dstransformer.model import open_bundle, training_flops
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 
@@ -127,18 +129,21 @@ def test_runs_open_after_the_schema_gains_keys(stored: Path, tmp_path: Path) -> 
         open_bundle(stored / "run")
 
 
-@pytest.mark.parametrize("part", ["bundle", "checkpoint", "corpus"])
-def test_a_newer_format_is_refused_by_name(stored: Path, part: str) -> None:
-    if part == "bundle":
-        (stored / "run" / "bundle" / "config.yaml").write_text("format_version: 99\n")
-        with pytest.raises(DataError, match=r"config\.yaml has format version 99, .* update dstransformer"):
-            open_bundle(stored / "run")
-        return
-    folder = stored / CHECKPOINT if part == "checkpoint" else stored / "corpus"
-    manifest = json.loads((folder / "manifest.json").read_text()) | {"format_version": 99}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match=r"manifest\.json has format version 99, .* update dstransformer"):
-        read_checkpoint(folder) if part == "checkpoint" else Corpus.open(folder)
+@pytest.mark.parametrize(("place", "read"), [
+    ("corpus", Corpus.open),
+    ("run", check_run_folder),
+    (str(CHECKPOINT), read_checkpoint),
+    ("run/bundle", open_bundle),
+    ("ct2", open_ct2),
+    ("hf", lambda folder: import_hf(folder, folder.parent / "bundle")),
+])  # fmt: skip
+def test_a_newer_format_is_refused_by_name(tmp_path: Path, place: str, read: Callable[[Path], object]) -> None:
+    folder = tmp_path / "stored" / Path(place).name
+    shutil.copytree(STORED / place, folder)
+    marker = json.loads((folder / "dst.json").read_text())
+    (folder / "dst.json").write_text(json.dumps(marker | {"format": 99}))
+    with pytest.raises(NewerFormatError, match=rf"{folder}/dst\.json has format version 99"):
+        read(folder)
 
 
 def test_an_export_for_ctranslate2_translates() -> None:
@@ -164,7 +169,7 @@ def test_a_hugging_face_export_is_replaced_by_its_equal_and_imported(tmp_path: P
 
 def test_an_export_for_marian_is_imported(tmp_path: Path) -> None:
     marian, vocabulary = STORED / "marian", STORED / "marian" / "vocab.spm"
-    assert json.loads((marian / "dstransformer.json").read_text())["format_version"] == 1
+    assert export_tool(marian) == "marian"
     import_marian(marian / "model.npz", [vocabulary, vocabulary], tmp_path / "bundle")
     (found,) = Scorer.load(tmp_path / "bundle").score(["The old man sees a dog."], ["Der alte Mann sieht einen Hund."])
     assert found.log_probability == pytest.approx(-164.78366, abs=1e-3)

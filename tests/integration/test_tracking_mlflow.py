@@ -45,7 +45,7 @@ from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
 from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OUTBOX_NAME
 from dstransformer.tracking.mlflow.tracked_run import send_pending
-from dstransformer.tracking.tracker import build_tracker
+from dstransformer.training.build import build_tracker
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -86,10 +86,9 @@ def test_a_server_holds_the_whole_record_of_a_run(server: MlflowServer, run_fold
     said = record_run(server, run_folder)
     client, run = tracked_run(run_folder)
     page = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
-    reason = "the first champion: BLEU 33.00 on test"
     assert said == [  # the page at the start and at the end
         f"MLflow: {server.uri}/{page}",
-        f"MLflow: en-de version 1 is the champion: {reason}",
+        "MLflow: en-de version 1: BLEU 33.00 on test",
         f"MLflow: {server.uri}/{page}",
     ]
     assert run.info.status == "FINISHED"
@@ -122,10 +121,10 @@ def test_a_server_holds_the_whole_record_of_a_run(server: MlflowServer, run_fold
     assert table["data"] == [[20, SAMPLE.source, SAMPLE.reference, SAMPLE.translation]]
     shown = json.loads(run.data.tags["mlflow.loggedArtifacts"])
     assert {"path": "samples/valid.json", "type": "table"} in shown
-    assert_models(client, run, run_folder, reason)
+    assert_models(client, run, run_folder)
 
 
-def assert_models(client: MlflowClient, run: Run, run_folder: Path, reason: str) -> None:
+def assert_models(client: MlflowClient, run: Run, run_folder: Path) -> None:
     """The run of :func:`record_run` has its checkpoint and its bundle as models, with the scores of each."""
     (checkpoint,) = logged_models(client, run, "checkpoint")
     assert checkpoint.name == "base-seed1 en-de step 20"
@@ -148,8 +147,8 @@ def assert_models(client: MlflowClient, run: Run, run_folder: Path, reason: str)
         ("final_test/loss", 1.5, "e" * 32),
         ("final_test/bleu", 33.0, "e" * 32),
     }
-    version = client.get_model_version_by_alias("en-de", "champion")
-    assert (version.version, version.tags["model_id"], version.tags["champion_reason"]) == ("1", model.model_id, reason)
+    version = client.get_model_version("en-de", "1")
+    assert version.tags == {"model_id": model.model_id, "score": "BLEU 33.00 on test"}
     assert version.description == note
     assert {output.model_id for output in run.outputs.model_outputs} == {model.model_id, checkpoint.model_id}
     # Final scores are stored once, as a point of their curve and as a metric of the model.

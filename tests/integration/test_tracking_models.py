@@ -23,7 +23,6 @@ from support.services.mlflow_runs import (
     bundle_model,
     has_run,
     logged_models,
-    make_bundle,
     make_tracker,
     pending,
     tracked_run,
@@ -34,8 +33,7 @@ from support.training.runs import train_options
 from dstransformer.data import InputFile, PartInfo, SourceInfo
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError
-from dstransformer.evaluation import Evaluation
-from dstransformer.tracking.events import BundleSaved, CheckpointSaved, EvaluationDone, RunEnd, TrainingProgress
+from dstransformer.tracking.events import CheckpointSaved, EvaluationDone, RunEnd, TrainingProgress
 from dstransformer.tracking.mlflow.tracked_run import register_bundle, send_pending
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -62,7 +60,7 @@ def run(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = train_options(toy_corpus, folder, *OFTEN)
     done = run_dst(*command, "--register", "toy", extra={"MLFLOW_TRACKING_URI": ""})
     assert done.returncode == 0, done.stderr
-    assert "MLflow: toy version 1 is the champion: the first champion: BLEU " in done.stderr
+    assert "MLflow: toy version 1: BLEU " in done.stderr
     return folder
 
 
@@ -132,13 +130,13 @@ class TestARun:
     def test_it_can_be_registered_again_without_a_second_version(self, run: Path) -> None:
         client, tracked = tracked_run(run)
         model = bundle_model(client, tracked)
-        version = client.get_model_version_by_alias("toy", "champion")
+        version = client.get_model_version("toy", "1")
         assert version.tags["model_id"] == model.model_id
         assert "dst translate" in version.description
         for _ in range(2):
             done = run_dst("track", str(run), "--register", "other")
             assert done.returncode == 0, done.stderr
-            assert done.stdout.startswith("other version 1 is the champion: the first champion: BLEU ")
+            assert done.stdout.startswith("other version 1: BLEU ")
         assert len(client.search_model_versions("name = 'other'")) == 1
         refused = run_dst("track", str(run), "--register", "a/b")
         assert refused.returncode == 2
@@ -147,7 +145,7 @@ class TestARun:
     def test_a_server_answers_with_translations(self, run: Path, tmp_path: Path) -> None:
         sentences = ["The old man reads a book.", "", "A small dog."]
         port = free_port()
-        command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/toy@champion"]
+        command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/toy/latest"]
         command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         with (
             (tmp_path / "log").open("wb") as log,
@@ -174,47 +172,6 @@ def is_up(port: int, server: subprocess.Popen[str]) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def record(run_folder: Path, uri: str, name: str, final: dict[str, Evaluation], register: str = "en-de") -> None:
-    """Record a run that registers a bundle with these final scores."""
-    run_folder.mkdir(parents=True, exist_ok=True)
-    tracker = make_tracker(run_folder, uri)
-    tracker.emit(replace(make_start(), run_name=name, register=register))
-    tracker.emit(BundleSaved(make_bundle(run_folder / "bundle"), 10, final))
-    tracker.emit(RunEnd("finished"))
-    assert not pending(run_folder)
-
-
-@pytest.mark.slow
-def test_the_champion_is_the_best_of_what_can_be_compared(tmp_path: Path, run_folder: Path, store: str) -> None:
-    def test(bleu: float, signature: str = "nrefs:1", digest: str = "d" * 32) -> Evaluation:
-        return evaluation_of(bleu=bleu, signature=signature, digest=digest)
-
-    validation = evaluation_of(bleu=99.0, signature="nrefs:1", digest="v" * 32)
-    finals = [
-        {"final_test": test(38.33), "final_validation": validation},
-        {"final_test": test(39.04), "final_validation": replace(validation, scores=test(1.0).scores)},
-        {"final_test": test(38.5)},
-        {"final_test": test(50.0, signature="nrefs:2")},
-        {"final_test": test(50.0, digest="e" * 32)},
-        {"final_validation": validation},
-    ]
-    reasons = [
-        "the first champion: BLEU 38.33 on test",
-        "BLEU 39.04 > 38.33 of version 1 on test: data/wmt14.en-de (en-de) test",
-        "BLEU 38.50 <= 39.04 of version 2 on test: data/wmt14.en-de (en-de) test",
-        "not comparable with version 2: BLEU on test has another signature (nrefs:2, not nrefs:1)",
-        f"not comparable with version 2: BLEU on test has another dataset ({'e' * 32}, not {'d' * 32})",
-        "BLEU 99.00 > 1.00 of version 2 on validation: data/wmt14.en-de (en-de) validation",
-    ]
-    client = MlflowClient(store)
-    for number, (final, champion) in enumerate(zip(finals, ("1", "2", "2", "2", "2", "6"), strict=True), 1):
-        record(run_folder.parent / f"run{number}", store, f"run{number}", final)
-        assert str(client.get_model_version_by_alias("en-de", "champion").version) == champion
-    versions = {int(version.version): version for version in client.search_model_versions("name = 'en-de'")}
-    assert [versions[number].tags["champion_reason"] for number in sorted(versions)] == reasons
-    assert versions[2].tags["score"] == "BLEU 39.04 on test"
 
 
 def test_only_a_run_with_a_bundle_can_be_registered(run_folder: Path, store: str) -> None:

@@ -26,7 +26,7 @@ from dstransformer.distributed.supervision.stop_signals import StopRequest, Stop
 from dstransformer.distributed.world import World, join_world, leave_world, peer_errors
 from dstransformer.errors import RUN_AGAIN, ConfigError, DstError, PeerError, UserError
 from dstransformer.io.files import hold_lock, storage_errors
-from dstransformer.io.products import RUN_LOCK
+from dstransformer.io.products import MARKER, RUN_LOCK, write_marker
 
 #: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
 #: cannot wait forever.
@@ -153,6 +153,8 @@ class Session:
                         if _make_folder(run):
                             stack.push(lambda kind, *_: _remove_if_unused(run) if kind else None)
                         stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
+                        if not (run / MARKER).exists():
+                            write_marker(run, "run")
                         probe.touch()
             settings = json.dumps([__version__, config.model_dump(), ds_config], sort_keys=True)
             nodes = world.gather((platform.node(), probe.exists(), settings, corpus.manifest.build_key))
@@ -321,7 +323,8 @@ def _make_folder(run: Path) -> bool:
 
 def _remove_if_unused(run: Path) -> None:
     with suppress(OSError):
-        if list(run.iterdir()) == [run / RUN_LOCK]:
+        if {path.name for path in run.iterdir()} == {RUN_LOCK, MARKER}:
+            (run / MARKER).unlink()
             (run / RUN_LOCK).unlink()
             run.rmdir()
 

@@ -31,11 +31,11 @@ def main() -> int:
 
     from dstransformer.decoding import Translator
     from dstransformer.exchange.ct2_engine import open_ct2
-    from dstransformer.io.products import is_ct2_export
+    from dstransformer.io.products import export_tool
     from dstransformer.io.text import iter_lines
 
     torch.set_num_threads(1)
-    is_export = is_ct2_export(options.model)
+    is_export = export_tool(options.model) == "ct2"
     if is_export:
         translator = open_ct2(options.model, threads=1, shortlist=not options.no_shortlist)
     else:

@@ -27,13 +27,13 @@ from dstransformer.distributed.supervision.rank_log import (
     read_end,
     read_start,
 )
-from dstransformer.errors import DataError, DstError, UserError, counted
+from dstransformer.errors import DataError, DstError, counted
 from dstransformer.extras.doctor.finding import Finding, Level, collect
 from dstransformer.extras.doctor.machine import GIB, describe_room
 from dstransformer.extras.doctor.store import check_tracking
 from dstransformer.io.files import RESUME_ADVICE, lock_owner, read_bounded
 from dstransformer.io.json_text import read_record
-from dstransformer.io.products import BUNDLE_FILES, RUN_LOCK, complete_checkpoints, is_run
+from dstransformer.io.products import BUNDLE_FILES, RUN_LOCK, check_kind, complete_checkpoints
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
 from dstransformer.training.checkpoints.integrity import MANIFEST, check_manifest, verify_files
 
@@ -122,11 +122,7 @@ def check_run(path: Path) -> list[Finding]:
     Raises:
         UserError: The folder is not that of a run.
     """
-    if not path.is_dir() or not is_run(path):
-        what = "is not the folder of a run" if path.exists() else "does not exist"
-        if (path / "table3.json").is_file():
-            what = "holds the runs of a table"
-        raise UserError(f"{path} {what}: name a folder that `dst train --run` wrote")
+    check_kind(path, "run", "name a folder that `dst train --run` wrote, of a table that of a row")
     run = read_run(path)
     return collect(
         ("run", lambda: _check_start(run)),

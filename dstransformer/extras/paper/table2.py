@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dstransformer.errors import UserError, shown
 from dstransformer.evaluation import Score
 from dstransformer.io.json_text import read_json
-from dstransformer.io.products import is_run, product_of
+from dstransformer.io.products import check_kind
 from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
 
 #: The language pairs of the table, and their names there.
@@ -104,7 +104,7 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
     Raises:
         UserError: The folder is not a run folder, or cannot be read.
     """
-    _check_is_run(folder)
+    check_kind(folder, "run", "name the folder that was given to dst train with --run")
     provenance = _read_provenance(folder)
     try:
         records = (
@@ -146,15 +146,6 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
 def _text(value: object) -> str | None:
     """The value if it is a string, else None."""
     return value if isinstance(value, str) else None
-
-
-def _check_is_run(folder: Path) -> None:
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: name the folder that was given to dst train with --run")
-    if not is_run(folder):
-        kind = product_of(folder)
-        what = "has no run in it" if kind is None else f"is a {kind}, not a run"
-        raise UserError(f"{folder} {what}: name the folder that was given to dst train with --run")
 
 
 def _read_provenance(run: Path) -> dict[str, Any]:

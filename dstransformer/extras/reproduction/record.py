@@ -18,7 +18,7 @@ from dstransformer.distributed.world import World
 from dstransformer.errors import DataError
 from dstransformer.io.files import replace_file, storage_errors
 from dstransformer.io.json_text import read_record
-from dstransformer.io.products import is_run
+from dstransformer.io.products import kind_of
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
 from dstransformer.training.provenance import VERSIONS, describe_hardware, git_revision
@@ -131,7 +131,7 @@ def read(path: Path) -> Record:
     """
     if path.is_file():
         return read_record(path, _build, newest=FORMAT_VERSION, advice="copy it again")
-    if is_run(path) and not (path / "bundle").is_dir():
+    if kind_of(path) == "run" and not (path / "bundle").is_dir():
         raise DataError(f"{path} has no final bundle: its training has not finished; run it to the end")
     return describe(open_bundle(path))
 
@@ -151,12 +151,12 @@ def describe(bundle: Bundle) -> Record:
         raise DataError(
             f"{place} is not the final bundle of a training: name RUN or RUN/bundle of a run that has finished"
         )
-    run = place.parent
-    figures, losses = _read_metrics(run) if is_run(run) else ({}, [])
+    run, has_run = place.parent, kind_of(place.parent) == "run"
+    figures, losses = _read_metrics(run) if has_run else ({}, [])
     if not figures:
         figures = {"validation": {str(final["metric"]): float(final["scores"][final["chosen"]])}}
     return Record(
-        name=run.absolute().name if is_run(run) else place.absolute().name,
+        name=(run if has_run else place).absolute().name,
         provenance={key: provenance[key] for key in _KEPT if key in provenance},
         figures=figures,
         weights_sha256=bundle.weights_sha256,

@@ -39,12 +39,12 @@ def run_sign(options: argparse.Namespace) -> CommandResult:
     Raises:
         DataError: The folder is neither a bundle nor an export, or is damaged.
     """
-    from dstransformer.io.products import SIGNATURE, product_of
+    from dstransformer.io.products import SIGNATURE, kind_of
     from dstransformer.io.signatures import Signer
 
     exit_on_sigterm()
     signer = Signer(options.key)
-    if product_of(options.folder) == "export":
+    if kind_of(options.folder) == "export":
         place = options.folder
     else:
         from dstransformer.model import open_bundle
@@ -62,11 +62,11 @@ def run_verify(options: argparse.Namespace) -> CommandResult:
     Raises:
         DataError: The folder is not what was signed, or does not match its hashes; or it is an export without a key.
     """
-    from dstransformer.io.products import product_of
+    from dstransformer.io.products import kind_of
     from dstransformer.io.signatures import verify_signature
 
     place, checked = options.folder, []
-    if product_of(place) != "export":
+    if kind_of(place) != "export":
         from dstransformer.model import open_bundle
 
         bundle = open_bundle(place)

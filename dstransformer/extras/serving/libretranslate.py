@@ -22,7 +22,7 @@ from dstransformer.extras.serving.app import add_reports, wait_for_disconnect
 from dstransformer.extras.serving.guard import CLIENT_CLOSED_REQUEST, FORM, Guard, RefusedError, content_type
 from dstransformer.extras.serving.schema import TranslateRequest
 from dstransformer.extras.serving.service import Service, read_sources
-from dstransformer.io.detection import load_detector
+from dstransformer.io.glance import load_detector
 from dstransformer.io.languages import english_name, language, list_codes, matching_codes
 from dstransformer.io.requirements import check_installed
 

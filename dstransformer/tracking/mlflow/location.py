@@ -7,11 +7,14 @@ import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from dstransformer.errors import MASK, ConfigError, DataError, without_secrets
+from pydantic import TypeAdapter
+
+from dstransformer.errors import MASK, ConfigError, without_secrets
 from dstransformer.io.files import replace_file
-from dstransformer.io.json_text import read_json
+from dstransformer.io.json_text import read_record
 
 STATE_NAME = "tracking.json"
 ARTIFACTS_FOLDER = "mlartifacts"
@@ -19,7 +22,7 @@ ARTIFACTS_FOLDER = "mlartifacts"
 #: User and password of an address.
 _USER = re.compile(r"://[^/\s]*@")
 
-_START_OVER = "delete it, and the next `dst train` there tracks the run as a new one"
+_START_OVER = "move it away, and the next `dst train` there tracks the run as a new one"
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 SCHEMES = ("http", "https", "databricks", *DATABASES)
 
@@ -52,28 +55,16 @@ class TrackingState:
             DataError: ``tracking.json`` is damaged or cannot be read.
         """
         path = run_folder / STATE_NAME
-        try:
-            state = cls(**read_json(path))
-        except (FileNotFoundError, NotADirectoryError):
+        if not path.exists():
             return None
-        except IsADirectoryError:
-            raise DataError(
-                f"{path} is a folder: move it away, and the next `dst train` there tracks the run as a new one"
-            ) from None
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}; check its permissions") from None
-        except TypeError:
-            raise DataError(
-                f"{path} is damaged (it does not hold tracking_uri, experiment and run_id): {_START_OVER}"
-            ) from None
-        except ValueError as error:
-            raise DataError(f"{path} is damaged ({error}): {_START_OVER}") from None
-        if not isinstance(state.tracking_uri, str) or not _is_store(state.tracking_uri):
-            raise DataError(
-                f"{path} is damaged (tracking_uri is {without_secrets(str(state.tracking_uri))!r}): {_START_OVER}"
-            )
-        if not isinstance(state.experiment, str) or not isinstance(state.run_id, str | None):
-            raise DataError(f"{path} is damaged (experiment and run_id are not strings): {_START_OVER}")
+
+        def build(record: dict[str, Any]) -> TrackingState:
+            state = TypeAdapter(cls).validate_python(record)
+            if not _is_store(state.tracking_uri):
+                raise ValueError(f"tracking_uri is {without_secrets(state.tracking_uri)!r}")
+            return state
+
+        state = read_record(path, build, advice=_START_OVER)
         return replace(state, tracking_uri=with_secrets(_find_moved_store(state.tracking_uri, run_folder)))
 
     def with_stored_run_id(self, run_folder: Path) -> TrackingState:

@@ -1,8 +1,7 @@
 """The logged models of a run in MLflow: its checkpoints and its final bundle, and registered models. Imports mlflow.
 
 A checkpoint is an *external* model: MLflow has its path, hash and scores, so that its pages and searches rank
-checkpoints, but none of its files. The bundle is uploaded whole. It may become a version of a registered model; the
-best version is the champion.
+checkpoints, but none of its files. The bundle is uploaded whole. It may become a version of a registered model.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,7 +41,7 @@ BUNDLE = "translation"
 #: Values of a checkpoint's tag ``state``.
 KEPT, DELETED = "kept", "deleted"
 
-SCORE_TAG = "score"  # of a bundle: the name of the metric that ranks it
+SCORE_TAG = "score"  # of a bundle: the name of the metric that ranks it; of a version: its value too
 SIGNATURE_TAG = "signature."  # with the name of a metric after it
 
 BUNDLE_FOLDER = "bundle"
@@ -68,16 +66,9 @@ REQUIREMENTS = (
 
 _EXAMPLE = "A sentence."
 
-CHAMPION = "champion"
 MODEL_TAG = "model_id"  # of a version: the logged model, which MLflow's SQL registry does not keep
-REASON_TAG = "champion_reason"
-SCORE_VERSION_TAG = "score"
-DONE_TAG = "mlflow.dst_registered"  # the champion has been decided
 
-DESCRIPTION = (
-    "Final bundles of `dst train`. The alias `champion` is the version with the highest score among those measured "
-    "on the same test set with the same metric signature; its tag `champion_reason` says why."
-)
+DESCRIPTION = "Final bundles of `dst train`. The tag `score` of a version has the score that its bundle is ranked by."
 MAX_DESCRIPTION = 5000
 
 
@@ -290,112 +281,27 @@ def write_model_files(
     description.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class ComparableScore:
-    """The score by which versions are compared.
-
-    Attributes:
-        score: The score; its signature says how it was computed.
-        split: The split it was measured on: ``test`` or ``validation``.
-        dataset: Name of the dataset.
-        digest: Hash of its sentences and references; empty if unknown.
-    """
-
-    score: Score
-    split: str
-    dataset: str
-    digest: str
-
-    def __str__(self) -> str:
-        return f"{self.score.label} {self.score.number} on {self.split}"
-
-
-def is_better(candidate: ComparableScore | None, champion: ComparableScore | None, version: str) -> tuple[bool, str]:
-    """Whether a candidate replaces the champion, and why.
-
-    Args:
-        candidate: The score of the candidate; None if it has none.
-        champion: The score of the champion in the same metric on the same split; None if it has none.
-        version: The champion's version.
-    """
-    if candidate is None:
-        return False, f"no score to compare with version {version}"
-    name = f"{candidate.score.label} on {candidate.split}"
-    if champion is None:
-        return False, f"not comparable: version {version} has no {name}"
-    for what, own, other in (
-        ("another signature", candidate.score.signature, champion.score.signature),
-        ("another dataset", candidate.digest, champion.digest),
-    ):
-        if own != other or not own:
-            difference = f"{own or 'unknown'}, not {other or 'unknown'}"
-            return False, f"not comparable with version {version}: {name} has {what} ({difference})"
-    better = candidate.score.rank > champion.score.rank
-    more, not_more = (">", "<=") if champion.score.rank == champion.score.value else ("<", ">=")
-    values = f"{candidate.score.number} {more if better else not_more} {champion.score.number}"
-    return better, f"{candidate.score.label} {values} of version {version} on {candidate.split}: {candidate.dataset}"
-
-
-def comparable_score(model: LoggedModel, metric: str | None = None) -> ComparableScore | None:
-    """The score of a logged bundle: in the metric that ranks it, or in another one, such as ``final_test/bleu``."""
-    name = metric or model.tags.get(SCORE_TAG, "")
-    found = [logged for logged in model.metrics or () if logged.key == name]
-    if not name or not found:
-        return None
-    newest = max(found, key=lambda logged: logged.timestamp)
-    split, _, score = name.rpartition("/")
-    return ComparableScore(
-        Score(score, newest.value, model.tags.get(f"{SIGNATURE_TAG}{name}", "")),
-        held_out_split(split),
-        newest.dataset_name or "",
-        newest.dataset_digest or "",
-    )
-
-
 def register(client: MlflowClient, model: LoggedModel, name: str) -> str:
-    """Register a logged bundle as a version of ``name``, and make it the champion if it is the best. Idempotent.
+    """Make a logged bundle a version of the registered model ``name``. Idempotent.
 
     Returns:
-        A line that says which version it is and why it is the champion or not.
+        A line with the version and its score.
     """
     _create_registered_model(client, name)
     version = _find_version(client, model, name) or _create_version(client, model, name)
-    if DONE_TAG not in version.tags:
-        champion = client.get_registered_model(name).aliases.get(CHAMPION)
-        if str(champion) == str(version.version):  # a crash after it became the champion
-            better, reason = True, version.tags[REASON_TAG]
-        else:
-            better, reason = _decide(client, model, name, champion)
-        own_score = comparable_score(model)
-        tags = {REASON_TAG: reason} | ({} if own_score is None else {SCORE_VERSION_TAG: str(own_score)})
-        for key, value in tags.items():
-            client.set_model_version_tag(name, version.version, key, value)
-        if better:
-            client.set_registered_model_alias(name, CHAMPION, version.version)
-        client.set_model_version_tag(name, version.version, DONE_TAG, "true")
-        version = client.get_model_version(name, version.version)
-    is_champion = str(client.get_registered_model(name).aliases.get(CHAMPION)) == str(version.version)
-    role = "is the champion" if is_champion else "is not the champion"
-    return f"{name} version {version.version} {role}: {version.tags.get(REASON_TAG, '')}"
+    score = version.tags.get(SCORE_TAG)
+    return f"{name} version {version.version}" + (f": {score}" if score else "")
 
 
-def _decide(client: MlflowClient, model: LoggedModel, name: str, champion: str | None) -> tuple[bool, str]:
-    own = comparable_score(model)
-    if champion is None:
-        return True, "the first champion" + ("" if own is None else f": {own}")
-    other = client.get_model_version(name, champion)
-    logged = _logged_model(client, other.tags[MODEL_TAG]) if MODEL_TAG in other.tags else None
-    theirs = None if logged is None or own is None else comparable_score(logged, model.tags[SCORE_TAG])
-    return is_better(own, theirs, str(champion))
-
-
-def _logged_model(client: MlflowClient, model_id: str) -> LoggedModel | None:
-    try:
-        return client.get_logged_model(model_id)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
+def _main_score(model: LoggedModel) -> str | None:
+    """The score that ranks a logged bundle, ``BLEU 39.04 on test``; None if it has none."""
+    name = model.tags.get(SCORE_TAG, "")
+    found = [logged for logged in model.metrics or () if logged.key == name]
+    if not found:
         return None
+    split, _, metric = name.rpartition("/")
+    score = Score(metric, max(found, key=lambda logged: logged.timestamp).value)
+    return f"{score.label} {score.number} on {held_out_split(split)}"
 
 
 def _create_registered_model(client: MlflowClient, name: str) -> None:
@@ -413,11 +319,12 @@ def _find_version(client: MlflowClient, model: LoggedModel, name: str) -> ModelV
 
 
 def _create_version(client: MlflowClient, model: LoggedModel, name: str) -> ModelVersion:
+    score = _main_score(model)
     version = client.create_model_version(
         name,
         model.artifact_location,
         run_id=model.source_run_id,
-        tags={MODEL_TAG: model.model_id},
+        tags={MODEL_TAG: model.model_id, **({SCORE_TAG: score} if score else {})},
         description=model.tags.get(NOTE_TAG, "")[:MAX_DESCRIPTION],
         model_id=model.model_id,
     )

@@ -14,15 +14,9 @@ from typing import TYPE_CHECKING
 
 from dstransformer.errors import without_secrets
 from dstransformer.tracking.events import RunStatus
-from dstransformer.tracking.mlflow.location import (
-    artifact_location,
-    check_secrets,
-    is_database,
-    is_same_store,
-    sqlite_path,
-)
+from dstransformer.tracking.mlflow.location import artifact_location, is_same_store
 from dstransformer.tracking.mlflow.page import page_instructions
-from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries, short_reason
+from dstransformer.tracking.mlflow.sender import preparing, short_reason
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -109,18 +103,10 @@ def close_group(
 @contextmanager
 def _client(tracking_uri: str) -> Iterator[MlflowClient]:
     """A client of the store. An error in the block ends it with a warning."""
-    prepare_mlflow()
-    from mlflow.tracking import MlflowClient
-
-    from dstransformer.tracking.mlflow.database import check_database, create_sqlite
-
     try:
-        check_secrets(tracking_uri)
-        with quiet_libraries():
-            if path := sqlite_path(tracking_uri):
-                create_sqlite(path)
-            if is_database(tracking_uri):
-                check_database(tracking_uri)
+        with preparing(tracking_uri):
+            from mlflow.tracking import MlflowClient
+
             yield MlflowClient(tracking_uri)
     except Exception as error:
         logger.warning(

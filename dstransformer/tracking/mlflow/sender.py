@@ -130,17 +130,9 @@ class Sender:
 
     def _open(self) -> tuple[MlflowStore, bool]:
         """Open the store. Returns it, and whether it has lost the run."""
-        prepare_mlflow()
-        from dstransformer.tracking.mlflow.database import check_database, create_sqlite
-        from dstransformer.tracking.mlflow.store import MlflowStore
+        with preparing(self._state.tracking_uri):
+            from dstransformer.tracking.mlflow.store import MlflowStore
 
-        address = self._state.tracking_uri
-        check_secrets(address)
-        with quiet_libraries():
-            if path := sqlite_path(address):
-                create_sqlite(path)
-            if is_database(address):
-                check_database(address)
             store = MlflowStore(self._state, self._run_folder)
             return store, store.has_lost_run()
 
@@ -149,6 +141,26 @@ def prepare_mlflow() -> None:
     """Set what MLflow reads from the environment, unless the user has set it."""
     for name, value in MLFLOW_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+
+@contextmanager
+def preparing(tracking_uri: str) -> Iterator[None]:
+    """Make a store ready for MLflow, which is quiet in the block: its settings, its SQLite file, a check of its schema.
+
+    Raises:
+        ConfigError: The address lacks its password.
+        UnusableStoreError, Exception: See :mod:`dstransformer.tracking.mlflow.database`.
+    """
+    from dstransformer.tracking.mlflow.database import check_database, create_sqlite
+
+    prepare_mlflow()
+    check_secrets(tracking_uri)
+    with quiet_libraries():
+        if path := sqlite_path(tracking_uri):
+            create_sqlite(path)
+        if is_database(tracking_uri):
+            check_database(tracking_uri)
+        yield
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def register_bundle(run_folder: Path, name: str) -> str:
     """Make the final bundle of a run a version of a registered model. Sends all pending records.
 
     Returns:
-        A line that says which version it is, and why it is the champion or not.
+        A line with the version and its score.
 
     Raises:
         DataError: The run has no final bundle; and as :func:`send_pending`.

@@ -13,8 +13,16 @@ from pathlib import Path
 
 from dstransformer.errors import ConfigError, DataError, NewerFormatError, StorageError, UnreadableError, shown
 from dstransformer.evaluation import Score
-from dstransformer.io.files import ROOM_ADVICE, replace_file, replacing, storage_errors, sync, write_durably
-from dstransformer.io.products import complete_checkpoints
+from dstransformer.io.files import (
+    ROOM_ADVICE,
+    file_sha256,
+    replace_file,
+    replacing,
+    storage_errors,
+    sync,
+    write_durably,
+)
+from dstransformer.io.products import MARKER, complete_checkpoints, write_marker
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoints.format import (
     Checkpoint,
@@ -221,13 +229,15 @@ class CheckpointFolder:
         Args:
             state: The training state.
             score: The score it is ranked by; None if it was not evaluated.
-            files: SHA-256 hash of every file, by its path in the checkpoint.
+            files: SHA-256 hash of every file of weights and moments and of the bundle, by its path in the checkpoint.
             interim: Whether the checkpoint was written because of a stop request only.
         """
         partial = self.partial_path(state.step)
         final = self.path / f"step-{state.step:08d}"
-        checkpoint = Checkpoint.scored(final, state, score, files, interim=interim)
         with storage_errors(partial, full=ROOM_ADVICE):
+            write_marker(partial, "checkpoint")
+            hashes = {**files, MARKER: file_sha256(partial / MARKER)}
+            checkpoint = Checkpoint.scored(final, state, score, hashes, interim=interim)
             write_durably(partial / MANIFEST, checkpoint.manifest_text)
             for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
                 sync(folder)

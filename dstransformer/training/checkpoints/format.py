@@ -16,17 +16,14 @@ from dstransformer.data import Manifest
 from dstransformer.data.plan import Position
 from dstransformer.errors import DataError
 from dstransformer.evaluation import Score
-from dstransformer.io.files import read_error
 from dstransformer.io.json_text import read_record
+from dstransformer.io.products import check_kind
 from dstransformer.training.checkpoints.integrity import MANIFEST, OWN_HASH, check_manifest, hash_manifest, verify_files
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dstransformer.training.checkpoints.shards import Shard
-
-#: A later version reads every one before it.
-FORMAT_VERSION = 1
 
 STATE, BUNDLE = "state", "bundle"
 
@@ -223,7 +220,6 @@ class Checkpoint:
         values = asdict(self.state)
         beside = {name: values.pop(name) for name in _BESIDE}
         manifest = {
-            "format_version": FORMAT_VERSION,
             "state": values,
             **beside,
             "score": self.score,
@@ -261,25 +257,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         UnreadableError: It cannot be read now.
     """
     path = folder / MANIFEST
-    try:
-        if not folder.exists():
-            raise DataError(f"{folder} does not exist")
-        if not folder.is_dir():
-            raise DataError(f"{folder} is a file: name the folder of the checkpoint")
-        if not path.is_file():
-            raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
-    except OSError as error:
-        raise read_error(path, error) from None
-
-    def check(content: dict[str, Any]) -> None:
-        if "state" not in content and "splits" in content:
-            raise DataError(f"{folder} is a corpus, not a checkpoint")
+    check_kind(folder, "checkpoint", "name the folder of one, RUN/checkpoints/step-…")
 
     def build(content: dict[str, Any]) -> Checkpoint:
         check_manifest(path, content)
         return _build_checkpoint(folder, content)
 
-    checkpoint = read_record(path, build, newest=FORMAT_VERSION, check=check, nan=True)
+    checkpoint = read_record(path, build, nan=True)
     step = checkpoint.state.step
     if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{step:08d}":
         raise DataError(f"{folder} holds the checkpoint of step {step}: rename it to step-{step:08d} or remove it")

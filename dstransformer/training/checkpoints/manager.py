@@ -21,7 +21,7 @@ from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError, StorageError, counted
 from dstransformer.evaluation import Score
 from dstransformer.io.files import ROOM_ADVICE, file_sha256, storage_errors, sync_tree
-from dstransformer.io.products import is_run
+from dstransformer.io.products import kind_of
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import save_bundle
 from dstransformer.tracking.events import CheckpointSaved, SaveFailed, Tracker
@@ -73,7 +73,7 @@ class CheckpointManager:
         self._session = session
         self._world = session.world
         self._tracker = tracker
-        self._is_run = is_run(folder.run)
+        self._is_run = kind_of(folder.run) == "run"
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: _Pending | None = None
         self._newest: tuple[int, bool] | None = None  # step of the newest, maybe unfinished; has it a score?
@@ -302,7 +302,7 @@ class CheckpointManager:
         """Refuse to write where the run folder was mounted before."""
         run = self.folder.run
         with storage_errors(run):
-            if self._is_run and not is_run(run):
+            if self._is_run and kind_of(run) != "run":
                 raise StorageError(f"cannot write {run}: it is no longer the run folder; mount its disk again")
 
     def _write_part(self, partial: Path, snapshot: Snapshot, step: int) -> dict[str, str]:

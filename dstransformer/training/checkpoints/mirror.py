@@ -22,10 +22,10 @@ from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError, DstError, shown
 from dstransformer.io.files import ROOM_ADVICE, is_plain_name, replace_file, replace_folder, storage_errors, sync_tree
 from dstransformer.io.json_text import JsonError, parse_json
+from dstransformer.io.products import MARKER
 from dstransformer.io.remote import RemoteFolder, is_address
 from dstransformer.model.bundle import PROVENANCE
-from dstransformer.tracking.events import BundleSaved, CheckpointSaved, Event, RunEnd, Tracker
-from dstransformer.tracking.tracker import FanOut
+from dstransformer.tracking.events import BundleSaved, CheckpointSaved, Event, FanOut, RunEnd, Tracker
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import Checkpoint, open_checkpoint
 from dstransformer.training.checkpoints.integrity import MANIFEST
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 IDENTITY = "mirror.json"
 
 #: Files of the run folder that go with the checkpoints, so that curves and the run in MLflow go on.
-BESIDE = ("metrics.jsonl", "tracking.json")
+BESIDE = (MARKER, "metrics.jsonl", "tracking.json")
 
 _STEP = re.compile(r"step-\d{8,}")
 

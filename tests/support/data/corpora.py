@@ -13,7 +13,6 @@ import pyarrow as pa
 import sentencepiece
 
 from dstransformer.data import (
-    FORMAT_VERSION,
     CleaningReport,
     Corpus,
     CorpusWriter,
@@ -73,7 +72,6 @@ def write_corpus(folder: Path, rows: Rows) -> Path:
     ids = id_table(list(zip(tokenizer.encode(src), tokenizer.encode(tgt), strict=True)))
     validation.write(ids.append_column("src_text", [src]).append_column("tgt_text", [tgt]))
     manifest = Manifest(
-        format_version=FORMAT_VERSION,
         build_key="key",
         src_lang="en",
         tgt_lang="de",

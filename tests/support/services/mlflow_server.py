@@ -14,7 +14,6 @@ from pathlib import Path
 
 from dstransformer.config import Config, load_config
 from dstransformer.data import (
-    FORMAT_VERSION,
     CleaningReport,
     LengthStats,
     Manifest,
@@ -47,7 +46,6 @@ def make_manifest(shard_hash: str = "a" * 64, command: str = "dst-prep build") -
         shards=shards,
     )
     return Manifest(
-        format_version=FORMAT_VERSION,
         build_key="k" * 64,
         src_lang="en",
         tgt_lang="de",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dstransformer.io.products import write_marker
 from dstransformer.tracking.events import EvaluationDone, TrainingProgress
 from dstransformer.tracking.metrics_log import MetricsLog
 from support.services.mlflow_server import evaluation_of
@@ -15,6 +16,7 @@ def write_run(folder: Path, *, updates: int = 100, loss: float = 5.0, bleu: str 
     folder.mkdir(parents=True)
     log = MetricsLog(folder / "metrics.jsonl")
     (folder / "metrics.jsonl").touch()
+    write_marker(folder, "run")
     for step in range(10, updates + 1, 10):
         now = loss / step
         metrics = {"loss": now, "perplexity": 2**now, "lr": 1e-5 * step, "grad_norm": 1.0, "tokens_per_second": 100.0}

@@ -172,5 +172,5 @@ def test_unusable_options_are_named(bundle: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="unknown precision 'fp8': choose one of fp32, bf16, fp16"):
         load_translator(str(bundle), precision="fp8")
-    with pytest.raises(DataError, match="nowhere does not exist"):
+    with pytest.raises(DataError, match="nowhere is not a bundle"):
         load_translator("nowhere")

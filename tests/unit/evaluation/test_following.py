@@ -21,6 +21,7 @@ from dstransformer.evaluation.following import RETRIES, Results, follow
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.evaluation.validation import validation_sets
 from dstransformer.io.files import read_error
+from dstransformer.io.products import write_marker
 from dstransformer.model import Bundle, open_bundle, save_bundle
 from dstransformer.tracking.metrics_log import is_finished
 
@@ -32,7 +33,7 @@ FINAL = {"kind": "final_test", "step": 3, "bleu": 1.0}
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / ".lock").touch()
+    write_marker(folder, "run")
     return folder
 
 
@@ -201,7 +202,7 @@ def test_it_says_once_that_it_waits(run: Path) -> None:
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not the folder of a run"):
+    with pytest.raises(DataError, match=str(tmp_path)):
         next(follow_run(tmp_path, keep))
 
 

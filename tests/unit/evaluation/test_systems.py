@@ -174,7 +174,7 @@ def test_slips_are_found_before_anything_is_translated(
     ("bundle --src a.en --ref a.de --track", "bundle lies in no tracked run, nor does its provenance name one (None)"),
     ("bundle --follow run", "--follow and BUNDLE do not go together"),
     ("--follow run --systems a.bad", "--follow and --systems do not go together"),
-    ("--follow run", "--follow run: not the folder of a run that `dst train` writes"),
+    ("--follow run", "run is not a run"),
     ("--follow run --interval 0", "--interval is for --follow, in seconds, more than 0"),
     ("--follow run --interval inf", "--interval is for --follow, in seconds, more than 0 and at most 86,400"),
     ("bundle --src a.en --ref a.de --comet model.ckpt", "--comet model.ckpt: model.ckpt is not a file: name the"),

@@ -248,10 +248,10 @@ def test_the_command_takes_exports_and_bundles(
 
 def test_a_damaged_export_is_refused(tmp_path: Path, trained: Path) -> None:
     export_ct2(trained, tmp_path / "ct2")
-    record = tmp_path / "ct2" / "dstransformer.json"
+    record = tmp_path / "ct2" / "dst.json"
     content = json.loads(record.read_text())
     for damaged, message in (
-        (json.dumps(content | {"format_version": 99}), "99"),
+        (json.dumps(content | {"format": 99}), "99"),
         ("{", "is damaged"),
         (json.dumps(content | {"positions": None}), "is damaged"),
     ):

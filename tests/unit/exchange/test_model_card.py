@@ -12,6 +12,7 @@ import pytest
 
 from dstransformer.data import Direction
 from dstransformer.exchange.model_card import final_scores, model_card
+from dstransformer.io.products import write_marker
 from dstransformer.model import open_bundle
 
 FINAL = {"metric": "bleu", "chosen": "best", "scores": {"average": 20.25, "best": 31.5}, "steps": {"best": [4]}}
@@ -25,7 +26,8 @@ def record(kind: str, **values: Any) -> str:
 def run(tmp_path: Path, trained: Path) -> Path:
     """A run folder with its final bundle, and an average that was made later."""
     folder = tmp_path / "run"
-    (folder / "checkpoints").mkdir(parents=True)
+    folder.mkdir()
+    write_marker(folder, "run")
     lines = [
         record("final_validation", bleu=30.0),  # of a final bundle before the run went on
         record("valid", bleu=29.0),

@@ -14,6 +14,7 @@ from dstransformer.io.figures import (
     save_figure,
     short_names,
 )
+from dstransformer.io.products import write_marker
 
 
 @pytest.mark.parametrize(("paths", "names"), [
@@ -57,8 +58,7 @@ def test_a_figure_is_saved_through_a_link(tmp_path: Path) -> None:
 def test_unsuitable_picture_paths_are_refused(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
-    for name in ("manifest.json", "tokenizer.model"):
-        (corpus / name).touch()
+    write_marker(corpus, "corpus")
     (tmp_path / "old.png").touch()
     (tmp_path / "folder.png").mkdir()
     for name, message in {

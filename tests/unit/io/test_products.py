@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from dstransformer.errors import ConfigError, DataError, UserError
-from dstransformer.io.products import check_bundle_folder, check_run_folder, check_text_output, enclosing_product
+from dstransformer.io.products import (
+    Kind,
+    check_bundle_folder,
+    check_kind,
+    check_run_folder,
+    check_text_output,
+    enclosing_product,
+    write_marker,
+)
 from dstransformer.io.text import writing_lines
 
 
@@ -18,20 +27,21 @@ def fill(folder: Path, *names: str) -> Path:
     return folder
 
 
+def make(folder: Path, kind: Kind, *names: str, **more: str) -> Path:
+    write_marker(fill(folder, *names), kind, **more)
+    return folder
+
+
 @pytest.fixture
 def products(tmp_path: Path) -> Path:
-    fill(tmp_path / "corpus", "manifest.json", "tokenizer.model")
-    run = fill(tmp_path / "run", "config.yaml", "metrics.jsonl")
-    fill(run / "bundle", "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
-    fill(run / "checkpoints" / "step-00000004", "manifest.json")
-    (run / "checkpoints" / "step-00000004" / "state").mkdir()
-    fill(run / "checkpoints" / "step-00000006", "manifest.json")
-    (run / "checkpoints" / "step-00000006" / "state").mkdir()
+    make(tmp_path / "corpus", "corpus")
+    run = make(tmp_path / "run", "run", "metrics.jsonl")
+    make(run / "bundle", "bundle", "config.yaml")
+    make(run / "checkpoints" / "step-00000004", "checkpoint")
     fill(tmp_path / "plain", "text.de")
-    fill(tmp_path / "ct2", "dstransformer.json", "model.bin", "tokenizer.model")
-    fill(tmp_path / "hf", "model.safetensors")
-    (tmp_path / "hf" / "config.json").write_text('{"model_type": "marian", "dstransformer": {"format_version": 1}}')
-    fill(tmp_path / "another", "model.safetensors", "config.json")
+    make(tmp_path / "export", "export", "README.md", tool="hf")
+    another = fill(tmp_path / "another", "model.safetensors", "config.yaml", "manifest.json", ".lock")
+    (another / "dst.json").write_text('{"kind": ["bundle"]}')
     return tmp_path
 
 
@@ -43,9 +53,7 @@ def products(tmp_path: Path) -> Path:
     ("run/bundle/deep/er", "bundle"),
     ("run/checkpoints", "checkpoints"),
     ("run/checkpoints/step-00000004/state", "checkpoint"),
-    ("run/checkpoints/step-00000006", "checkpoint"),
-    ("ct2", "export"),
-    ("hf/deeper", "export"),
+    ("export/deeper", "export"),
     ("another", None),
     ("plain", None),
 ])  # fmt: skip
@@ -60,8 +68,8 @@ def test_the_nearest_product_is_found(products: Path, place: str, kind: str | No
     ("corpus/new.de", "lies inside the corpus"),
     ("run/checkpoints/step-00000004/new.de", "lies inside the checkpoint"),
     ("run/metrics.jsonl", "is a file of the run"),
-    ("ct2/new.de", "lies inside the export"),
-    ("hf/README.md", "lies inside the export"),
+    ("run/dst.json", "is a file of the run"),
+    ("export/README.md", "lies inside the export"),
 ])  # fmt: skip
 def test_text_output_into_a_product_is_refused(products: Path, output: str, complaint: str) -> None:
     path = products / output
@@ -85,24 +93,40 @@ def test_a_link_that_leads_back_to_itself_is_refused(tmp_path: Path) -> None:
         check_text_output(one)
 
 
+def test_a_folder_is_of_one_kind_and_a_known_format(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", "run")
+    assert check_kind(run, "run", "name a run")["format"] == 1
+    for content, complaint in (
+        ('{"kind": "corpus", "format": 1}', f"{run} is a corpus, not a run: name a run"),
+        ('{"kind": "run", "format": 2}', f"{run}/dst.json has format version 2"),
+        ('{"kind": "run", "format": true}', f"{run}/dst.json is damaged"),
+        ('{"kind": "novel", "format": 1}', f"{run}/dst.json is damaged"),
+        ("{", f"{run}/dst.json is damaged"),
+        (None, f"{run} is not a run: it has no dst.json; name a run"),
+    ):
+        (run / "dst.json").unlink() if content is None else (run / "dst.json").write_text(content)
+        with pytest.raises(DataError, match=re.escape(complaint)):
+            check_kind(run, "run", "name a run")
+
+
 def make_bundle(folder: Path) -> Path:
-    return fill(folder, "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
+    return make(folder, "bundle", "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
 
 
 def make_checkpoint(run: Path) -> Path:
-    fill(run, ".lock", "config.yaml")
-    checkpoint = fill(run / "checkpoints" / "step-00000004", "manifest.json")
-    (checkpoint / "state").mkdir()
+    make(run, "run", ".lock")
+    checkpoint = make(run / "checkpoints" / "step-00000004", "checkpoint")
     make_bundle(checkpoint / "bundle")
     return checkpoint
 
 
-@pytest.mark.parametrize("names", [None, [], [".lock"], ["metrics.jsonl", "notes.txt"], ["lost+found", "slurm-7.log"]])
+@pytest.mark.parametrize("names", [None, [], [".lock"], ["lost+found", "slurm-7.log"]])
 def test_a_run_may_use_a_new_an_empty_or_its_own_folder(tmp_path: Path, names: list[str] | None) -> None:
     run = tmp_path / "runs" / "new"
     if names is not None:
         fill(run, *names)
     check_run_folder(run)
+    check_run_folder(make(tmp_path / "runs" / "mine", "run", "metrics.jsonl", "notes.txt"))
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "tracking.json"])
@@ -122,7 +146,7 @@ def test_a_run_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
 
 
 def test_a_run_refuses_folders_in_corpora_bundles_and_checkpoints(tmp_path: Path) -> None:
-    corpus = fill(tmp_path / "corpus", "manifest.json", "tokenizer.model")
+    corpus = make(tmp_path / "corpus", "corpus")
     checkpoint = make_checkpoint(tmp_path / "run")
     bundle = make_bundle(tmp_path / "bundle")
     checkpoints = checkpoint.parent
@@ -140,7 +164,7 @@ def test_a_run_refuses_folders_in_corpora_bundles_and_checkpoints(tmp_path: Path
 
 
 def test_a_link_into_a_corpus_counts_as_the_corpus(tmp_path: Path) -> None:
-    corpus = fill(tmp_path / "corpus", "manifest.json", "tokenizer.model")
+    corpus = make(tmp_path / "corpus", "corpus")
     (tmp_path / "runs").symlink_to(corpus)
     with pytest.raises(ConfigError, match="is a corpus"):
         check_run_folder(tmp_path / "runs" / "new")
@@ -159,7 +183,7 @@ def test_a_bundle_is_replaced_only_when_asked(tmp_path: Path) -> None:
 
 
 def test_overwrite_replaces_nothing_but_a_bundle(tmp_path: Path) -> None:
-    corpus = fill(tmp_path / "corpus", "manifest.json", "tokenizer.model")
+    corpus = make(tmp_path / "corpus", "corpus")
     checkpoint = make_checkpoint(tmp_path / "run")
     for folder in (corpus, corpus / "new", checkpoint / "bundle", checkpoint, checkpoint.parent / "new"):
         with pytest.raises(DataError, match=f"--out {folder}: "):
@@ -171,13 +195,13 @@ def test_overwrite_replaces_nothing_but_a_bundle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["checkpoints", "bundle"])
 def test_a_file_where_a_run_needs_a_folder_is_refused(tmp_path: Path, name: str) -> None:
-    run = fill(tmp_path / "run", ".lock", name)
+    run = make(tmp_path / "run", "run", name)
     with pytest.raises(ConfigError, match=f"{name} in it is a file, but a run needs a folder there: move it"):
         check_run_folder(run)
 
 
 def test_a_run_refuses_a_bundle_that_holds_a_users_file(tmp_path: Path) -> None:
-    run = fill(tmp_path / "run", ".lock")
+    run = make(tmp_path / "run", "run")
     fill(run / "bundle", "model.safetensors", "NOTES.txt")
     with pytest.raises(ConfigError, match=r"bundle in it holds NOTES\.txt, which a new bundle would replace: move it"):
         check_run_folder(run)

@@ -169,15 +169,16 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "advice"), [
-    ("dog\n".encode("utf-16"), "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"),
-    ("\ufeffdog\n".encode("utf-16-be"), "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"),
-    ("the dog\n".encode("utf-16-le"), "as in UTF-16 text; convert it with `iconv -f UTF-16LE -t UTF-8`"),
-    ("the dog\n".encode("utf-16-be"), "as in UTF-16 text"),
-    ("Hündin\n".encode("latin-1"), "line 1, byte 2: not UTF-8 (invalid start byte); convert it"),
+    ("dog\n".encode("utf-16"), "line 1, byte 1: not UTF-8 (0xff)"),
+    ("\ufeffdog\n".encode("utf-16-be"), "line 1, byte 1: not UTF-8 (0xfe)"),
+    ("the dog\n".encode("utf-16-le"), "line 1, byte 2: not UTF-8 (0x00)"),
+    ("the dog\n".encode("utf-16-be"), "line 1, byte 1: not UTF-8 (0x00)"),
+    ("Hündin\n".encode("latin-1"), "line 1, byte 2: not UTF-8 (0xfc)"),
+    (b"dog\n" + bytes(4096), "line 2, byte 1: not UTF-8 (0x00)"),
     (gzip.compress(b"dog\n" * 999, mtime=0)[:-20], "the gzip data are truncated"),
     (gzip.compress(b"dog\n", mtime=0)[:-1] + b"\1", "the gzip data are damaged"),
     (gzip.compress(b"dog\n", mtime=0)[:12], "the gzip data are truncated; copy the file again"),
-    (random.Random(1).randbytes(9999).replace(b"\r", b""), "line 1: not text, but binary data"),
+    (random.Random(1).randbytes(9999).replace(b"\r", b""), ": not UTF-8 (0x"),
     (b'# by me\n#\nmsgid ""\nmsgstr ""\n', "is a catalogue of messages, not text: write its messages one a line"),
     (b'\xef\xbb\xbfmsgctxt "menu"\nmsgid "Open"\n', "is a catalogue of messages"),
     (bytes.fromhex("de120495") + bytes(4) + b"\1\0\0\0\x1c\0\0\0\n", "is a catalogue of messages"),
@@ -185,8 +186,8 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     (b'<?xml version="1.0"?>\n<!DOCTYPE TS>\n\n<TS version="2.1">\n', "is a catalogue of messages"),
     (b'<?xml version="1.0"?><xliff version="1.2">\n', "is a catalogue of messages"),
     (b"dog\rcat\r", "its lines end in CR: convert it with `tr '\\r' '\\n'`"),
-], ids=["UTF-16", "UTF-16, big", "no mark", "no mark, big", "Latin-1", "gzip", "gzip, damaged", "gzip, short", "binary",
-        "po", "po, no header", "mo", "mo, big", "Qt", "XLIFF", "CR"])  # fmt: skip
+], ids=["UTF-16", "UTF-16, big", "no mark", "no mark, big", "Latin-1", "zeros", "gzip", "gzip, damaged",
+        "gzip, short", "binary", "po", "po, no header", "mo", "mo, big", "Qt", "XLIFF", "CR"])  # fmt: skip
 def test_other_encodings_are_refused_by_name(tmp_path: Path, content: bytes, advice: str) -> None:
     path = tmp_path / "text"
     path.write_bytes(content)

@@ -16,6 +16,7 @@ from support.processes.launching import run_command
 from dstransformer.config import load_config
 from dstransformer.data import Corpus
 from dstransformer.errors import ConfigError, DataError, DstError, UnreadableError
+from dstransformer.io.products import write_marker
 from dstransformer.model import Transformer, open_bundle, save_bundle
 from dstransformer.model.cost import meta_device
 from dstransformer.training.checkpoints.averaging import average_weights
@@ -35,6 +36,7 @@ def write(folder: Path, toy_corpus: Path, seed: int, *overrides: str) -> Path:
 def test_a_bundle_holds_the_model_and_its_provenance(tmp_path: Path, toy_corpus: Path) -> None:
     path = write(tmp_path / "bundle", toy_corpus, 3)
     assert {file.name for file in path.iterdir()} == {
+        "dst.json",
         "model.safetensors",
         "config.yaml",
         "tokenizer.model",
@@ -80,8 +82,8 @@ def test_a_run_without_a_final_bundle_opens_as_its_newest_checkpoint(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / ".lock").touch()
-    with pytest.raises(DataError, match="is a run without a checkpoint yet: wait for the first"):
+    write_marker(run, "run")
+    with pytest.raises(DataError, match="is a run, not a bundle: wait for its first checkpoint"):
         open_bundle(run)
     for name in ("step-00000900", ".partial-step-00002000", "step-00001000", "step-2000"):
         (run / "checkpoints" / name).mkdir(parents=True)
@@ -107,7 +109,7 @@ def test_models_of_different_architectures_are_not_averaged(tmp_path: Path, toy_
 def test_missing_incomplete_and_damaged_bundles_are_refused(tmp_path: Path, toy_corpus: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         open_bundle(tmp_path / "none")
-    with pytest.raises(DataError, match="is not a bundle: it lacks"):
+    with pytest.raises(DataError, match="is not a bundle"):
         open_bundle(tmp_path)
     path = write(tmp_path / "bundle", toy_corpus, 1)
     weights = path / "model.safetensors"

@@ -14,6 +14,7 @@ from support.services.mlflow_server import evaluation_of
 from support.training.metrics import write_run
 
 from dstransformer.errors import DataError
+from dstransformer.io.products import write_marker
 from dstransformer.tracking.events import EvaluationDone, TrainingProgress
 from dstransformer.tracking.metrics_log import MetricsLog
 from dstransformer.tracking.plot import draw_runs, draw_training, moving_average, read_curves, read_runs
@@ -192,13 +193,13 @@ def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(run)
     (tmp_path / "folder").mkdir()
     new = tmp_path / "new"
-    (new / "checkpoints").mkdir(parents=True)
-    (new / "config.yaml").touch()
+    new.mkdir()
+    write_marker(new, "run")
     begun = write_run(tmp_path / "begun", updates=0)
     for folders, message in {
-        (run, tmp_path / "folder"): "is not the folder of a run: name a folder that `dst train` wrote",
-        (tmp_path / "nowhere",): "nowhere does not exist: name",
-        (run / "metrics.jsonl",): "metrics.jsonl is not the folder of a run",
+        (run, tmp_path / "folder"): "folder is not a run: it has no dst.json; name a folder that `dst train` wrote",
+        (tmp_path / "nowhere",): "nowhere is not a run: it does not exist; name",
+        (run / "metrics.jsonl",): "metrics.jsonl is not a run: it is a file",
         (run, new): "new has no metrics yet",
         (begun,): "begun has no metrics yet",
         (run, tmp_path / "link"): "is named twice",

@@ -29,6 +29,7 @@ from dstransformer.tracking.events import (
     EvaluationDone,
     EvaluationProgress,
     Event,
+    FanOut,
     Message,
     NullTracker,
     RunEnd,
@@ -43,7 +44,7 @@ from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracki
 from dstransformer.tracking.mlflow.page import manifest_digest
 from dstransformer.tracking.mlflow.records import flatten
 from dstransformer.tracking.mlflow.tracked_run import send_pending
-from dstransformer.tracking.tracker import FanOut, build_tracker
+from dstransformer.training.build import build_tracker
 
 
 def drive(tracker: Tracker, folder: Path) -> None:
@@ -362,7 +363,7 @@ def test_a_damaged_tracking_state_is_named(tmp_path: Path, text: str) -> None:
     assert "__init__" not in str(caught.value)
     (tmp_path / "tracking.json").unlink()
     (tmp_path / "tracking.json").mkdir()
-    with pytest.raises(DataError, match=r"tracking\.json is a folder: move it"):
+    with pytest.raises(DataError, match=r"cannot read .*tracking\.json"):
         TrackingState.load(tmp_path)
 
 

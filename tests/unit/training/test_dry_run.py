@@ -17,6 +17,7 @@ from dstransformer.data import Corpus
 from dstransformer.data.plan import Position
 from dstransformer.errors import ConfigError, DstError, UserError
 from dstransformer.io.files import file_sha256
+from dstransformer.io.products import write_marker
 from dstransformer.model import save_bundle
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import TrainState
@@ -41,7 +42,7 @@ def run(tmp_path: Path) -> Path:
     folder = CheckpointFolder(tmp_path / "run" / "checkpoints")
     bundle = folder.begin(4) / "bundle"
     save_bundle(bundle, {"weight": torch.ones(1)}, load_config("toy", TINY), corpus.tokenizer, {})
-    (tmp_path / "run" / ".lock").touch()
+    write_marker(tmp_path / "run", "run")
     state = TrainState(4, Position(0, 4), 1, 1, "fp32", corpus.manifest.build_key)
     folder.publish(state, None, {f"bundle/{path.name}": file_sha256(path) for path in bundle.iterdir()})
     return tmp_path / "run"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from data_prep.sources.opening import Part
-from data_prep.stages.glance import look_at
+from data_prep.stages.read import look_at
 from dstransformer.errors import DataError, UserError
 from dstransformer.io import glance
 

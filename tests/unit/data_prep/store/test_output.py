@@ -18,6 +18,7 @@ from data_prep.store.output import check_paths, find_corpus, foreign_entries, in
 from data_prep.store.workspace import open_workspace
 from dstransformer.data import Corpus
 from dstransformer.errors import UserError
+from dstransformer.io.products import write_marker
 from dstransformer.io.progress import Progress
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16]), ([300], [17]), ([18, 19], [20])]
@@ -127,10 +128,9 @@ def test_an_output_is_written_by_one_build_at_a_time(corpus: Path) -> None:
 
 def test_nested_folders_are_refused(corpus: Path) -> None:
     base = corpus.parent
-    put(base / "bundle" / "model.safetensors")
-    put(base / "bundle" / "config.yaml")
-    put(base / "run" / "config.yaml")
-    (base / "run" / "checkpoints").mkdir()
+    for kind in ("bundle", "run"):
+        (base / kind).mkdir()
+        write_marker(base / kind, kind)
     (base / "copy" / "de-en").mkdir(parents=True)
     put(base / "work" / "read" / "stage.json")
     (base / "work" / "lock").touch()

@@ -9,6 +9,7 @@ import pytest
 from dstransformer.cli import main
 from dstransformer.errors import UserError
 from dstransformer.extras.paper.table2 import PAPER, cost_by_time, format_table, read_run, sustained_tflops_of, to_json
+from dstransformer.io.products import write_marker
 
 P100 = "Tesla P100-SXM2-16GB"
 SIGNATURES = {"bleu_signature": "tok:13a", "bleu_compound_split_signature": "compounds:split"}
@@ -18,6 +19,7 @@ COST = {"kind": "cost", "step": 9, "flops": 9.5e17, "pflop_days": 0.011, "device
 
 def write_run(folder: Path, *records: dict[str, Any], bundle: str = "bundle", **provenance: Any) -> Path:
     (folder / bundle).mkdir(parents=True)
+    write_marker(folder, "run")
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     known = {"src_lang": "en", "tgt_lang": "de", "hardware": {"device": P100}, "corpus": "/data/wmt14.en-de"}
     known |= {"sources": ["wmt14"], **provenance}
@@ -130,12 +132,11 @@ def test_damaged_metrics_are_named(tmp_path: Path, line: str, message: str) -> N
 
 def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", FINAL, COST)
-    with pytest.raises(UserError, match=r"nowhere is not a folder: name the folder that was given to dst train"):
+    with pytest.raises(UserError, match=r"nowhere is not a run: it does not exist"):
         read_run(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"has no run in it"):
+    with pytest.raises(UserError, match=r"bundle is not a run"):
         read_run(run / "bundle")
-    for name in ("model.safetensors", "config.yaml"):
-        (run / "bundle" / name).touch()
+    write_marker(run / "bundle", "bundle")
     with pytest.raises(UserError, match=r"bundle is a bundle, not a run"):
         read_run(run / "bundle")
 

@@ -55,8 +55,8 @@ def test_a_picture_is_replaced_only_with_overwrite(
     ("runs/base --out plot.gif", "--out plot.gif: the name must end in .png, .svg or .pdf"),
     ("runs/base --out runs/base/metrics.jsonl", "must end in .png"),
     ("runs/base --out nowhere/plot.png", "nowhere is not a folder"),
-    ("runs", "runs is not the folder of a run: name a folder that `dst train` wrote"),
-    ("runs/nowhere", "runs/nowhere does not exist"),
+    ("runs", "runs is not a run: it has no dst.json"),
+    ("runs/nowhere", "runs/nowhere is not a run: it does not exist"),
     ("runs/base runs/base", "the run runs/base is named twice"),
     ("runs/base ", "the name is empty: is a variable unset?"),
 ])  # fmt: skip

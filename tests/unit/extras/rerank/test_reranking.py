@@ -255,7 +255,7 @@ def test_lists_that_are_none_are_refused(tmp_path: Path, line: str, complaint: s
     (["--weights", "1", "0", "0", "--json"], "--json is for --tune"),
     (["--weights", "1", "0", "0", "--batch-tokens", "9"], "--batch-tokens is for the model of --reverse: name it"),
     (["--tune", "ref", "--format", "jsonl"], "--format is for --output"),
-    (["--weights", "1", "0", "0", "--reverse", "nowhere"], "nowhere does not exist: name a run, a checkpoint"),
+    (["--weights", "1", "0", "0", "--reverse", "nowhere"], "nowhere is not a bundle: it does not exist"),
     (["--weights", "1", "0", "0", "--mbr-weights", "model"], "--mbr-weights is for --mbr: add it"),
     (["--mbr", "chrf", "--reverse", "nowhere"], "--reverse is for --weights and --tune: --mbr uses no other model"),
     (["--mbr", "chrf", "--json"], "--json is for --tune"),
