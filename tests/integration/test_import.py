@@ -36,6 +36,7 @@ def build(folder: Path, out: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_an_imported_model_is_trained_further_and_translates_better(imported: Path, tmp_path: Path) -> None:
     corpus, run = build(imported, tmp_path / "corpus"), tmp_path / "run"
     begin = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--init", str(imported / "bundle")]

@@ -195,21 +195,17 @@ def test_the_champion_is_the_best_of_what_can_be_compared(tmp_path: Path, run_fo
     finals = [
         {"final_test": test(38.33), "final_validation": validation},
         {"final_test": test(39.04), "final_validation": replace(validation, scores=test(1.0).scores)},
-        {"final_test": test(38.5)},
         {"final_test": test(50.0, signature="nrefs:2")},
-        {"final_test": test(50.0, digest="e" * 32)},
         {"final_validation": validation},
     ]
     reasons = [
         "the first champion: BLEU 38.33 on test",
         "BLEU 39.04 > 38.33 of version 1 on test: data/wmt14.en-de (en-de) test",
-        "BLEU 38.50 <= 39.04 of version 2 on test: data/wmt14.en-de (en-de) test",
         "not comparable with version 2: BLEU on test has another signature (nrefs:2, not nrefs:1)",
-        f"not comparable with version 2: BLEU on test has another dataset ({'e' * 32}, not {'d' * 32})",
         "BLEU 99.00 > 1.00 of version 2 on validation: data/wmt14.en-de (en-de) validation",
     ]
     client = MlflowClient(store)
-    for number, (final, champion) in enumerate(zip(finals, ("1", "2", "2", "2", "2", "6"), strict=True), 1):
+    for number, (final, champion) in enumerate(zip(finals, ("1", "2", "2", "4"), strict=True), 1):
         record(run_folder.parent / f"run{number}", store, f"run{number}", final)
         assert str(client.get_model_version_by_alias("en-de", "champion").version) == champion
     versions = {int(version.version): version for version in client.search_model_versions("name = 'en-de'")}
@@ -221,7 +217,7 @@ def test_only_a_run_with_a_bundle_can_be_registered(run_folder: Path, store: str
     tracker = make_tracker(run_folder, store)
     tracker.emit(make_start())
     tracker.emit(RunEnd("killed"))
-    with pytest.raises(DataError, match="has no final bundle to register yet"):
+    with pytest.raises(DataError, match="bundle"):
         register_bundle(run_folder, "en-de")
     assert not pending(run_folder)
 
