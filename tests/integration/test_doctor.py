@@ -151,25 +151,6 @@ def test_a_process_without_memory_is_found(run: Path) -> None:
     assert_fault(doctor(run), "end", "allocate memory", "--ds zero2", "training.activation_checkpointing=true")
 
 
-@pytest.mark.cluster
-def test_a_process_that_the_kernel_killed_for_memory_is_found(run: Path) -> None:
-    group = Path("/sys/fs/cgroup/memory", f"dst-test-{os.getpid()}")
-    try:
-        Path("/dev/kmsg").open("rb").close()
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(200 * 2**20))
-    except OSError as error:
-        pytest.skip(f"no limit of memory can be set: {error}")
-    try:
-        program = MEMORY_PROGRAM.replace("2**45", "2**28")
-        shell = f"echo $$ > {group}/tasks && exec {sys.executable} -c '{program}' {run}"
-        run_command(["sh", "-c", shell])
-        status, found = doctor(run)
-    finally:
-        group.rmdir()
-    assert_fault((status, found), "end", "the kernel killed it because this machine's memory ran out", "--ds zero2")
-
-
 def test_a_truncated_checkpoint_is_found(run: Path) -> None:
     weights = run / "checkpoints" / "step-00000012" / "bundle" / "model.safetensors"
     os.truncate(weights, weights.stat().st_size // 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
-from support.data.prep import WriteText, build, contents, refuses, without_vocab
+from support.data.prep import WriteText, build, contents, without_vocab
 from support.processes.launching import run_command
 
 from data_prep.cli import main
@@ -49,19 +49,6 @@ def test_builds_and_single_stages_give_the_same_bytes(tmp_path: Path, text: Writ
     assert one == contents(tmp_path / "elsewhere" / "two")
     assert one == contents(tmp_path / "three")
     assert not [name for name, content in one.items() if str(tmp_path).encode() in content]
-
-
-def test_a_tokenizer_is_reused(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
-    options = text()
-    assert build(*options, "--out", tmp_path / "one") == 0
-    model = tmp_path / "one" / "tokenizer.model"
-    given = ["--tokenizer-model", model, "--out", tmp_path / "two"]
-    assert "leave out --tokenizer and --vocab-size" in refuses(capsys, build(*options, *given))
-    assert build(*without_vocab(options), *given) == 0
-    one, two = Corpus.open(tmp_path / "one"), Corpus.open(tmp_path / "two")
-    assert one.tokenizer.sha256 == two.tokenizer.sha256
-    assert two.manifest.tokenizer.kind == "given"
-    assert one.manifest.splits == two.manifest.splits
 
 
 def test_long_pairs_are_dropped_from_training_only(tmp_path: Path, text: WriteText) -> None:
@@ -111,14 +98,6 @@ def test_what_is_wrong_with_held_out_text_is_said(
     warning = "15 of 30 references of the validation set of files are empty: scores count them as errors"
     assert warning in capsys.readouterr().err
     assert warning in Corpus.open(tmp_path / "corpus").manifest.warnings[0]
-
-
-def test_the_toy_corpus(toy_corpus: Path) -> None:
-    corpus = Corpus.open(toy_corpus)
-    assert corpus.splits == ("train", "validation", "test")
-    assert len(corpus.split("train")) == corpus.manifest.cleaning.kept > 550
-    assert len(corpus.split("validation")) == len(corpus.split("test")) == 40
-    assert not set(corpus.split("validation").src_texts()) & set(corpus.split("test").src_texts())
 
 
 def test_text_writes_a_held_out_split_line_by_line(tmp_path: Path, toy_corpus: Path) -> None:

@@ -107,13 +107,6 @@ def test_an_existing_corpus_is_replaced_only_when_asked(
     assert "is damaged" in refuses(capsys, main(["verify", str(out)]))
     assert build(*options, "--max-words", "9", "--out", out, "--overwrite") == 0
     assert main(["verify", str(out)]) == 0
-    (out / "notes.txt").write_text("mine")
-    assert "not part of a corpus (notes.txt)" in refuses(capsys, build(*options, "--out", out, "--overwrite"))
-    assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus"}
-    assert "lies inside --out" in refuses(capsys, build(*options, "--out", tmp_path / "text", "--overwrite"))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "notes.txt").write_text("mine")
-    assert "is not a corpus" in refuses(capsys, build(*options, "--out", tmp_path / "other", "--overwrite"))
 
 
 def test_concurrent_builds_cannot_share_an_output_or_work_folder(

@@ -322,16 +322,3 @@ def test_the_page(server: Server, expected: dict[str, str], tmp_path: Path) -> N
         tab.open(f"{server.address}/docs")
         assert "POST /translate" in tab.evaluate("document.body.textContent")
         assert complaints == []
-
-
-@pytest.mark.slow
-def test_the_page_says_that_the_server_has_gone(bundle: Path, tmp_path: Path) -> None:
-    with serving(bundle) as server, browsing(tmp_path) as tab:
-        tab.open(f"{server.address}/")
-        server.process.send_signal(signal.SIGTERM)
-        finish(server.process)
-        tab.click("#text")
-        tab.type("dog")
-        tab.click("#go")
-        tab.wait("document.querySelector('#status').textContent.startsWith('The server does not answer')")
-        assert tab.evaluate("document.querySelector('#go').disabled") is False

@@ -16,7 +16,6 @@ from dstransformer.data.packing import Packing
 from dstransformer.decoding import Output, Sampling, TorchEngine, Translator, beam_search
 from dstransformer.decoding import engine as engine_module
 from dstransformer.decoding.devices import choose_device, memory_errors
-from dstransformer.distributed import world
 from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Ensemble, Transformer
 
@@ -252,18 +251,6 @@ def test_a_sentence_beyond_the_learned_positions_is_refused_if_nothing_limits_it
 def test_unavailable_devices_are_refused(device: str) -> None:
     with pytest.raises(ConfigError, match=f"'{device}'"):
         choose_device(device)
-
-
-def test_a_gpu_that_pytorch_cannot_use_is_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert choose_device(None) == torch.device("cpu")
-    assert not caplog.messages
-    (tmp_path / "nvidiactl").touch()
-    monkeypatch.setattr(world, "NVIDIA_DEVICE", tmp_path / "nvidiactl")
-    assert choose_device(None) == torch.device("cpu")
-    reason = "Found no NVIDIA driver on your system" if torch.version.cuda else "Torch not compiled with CUDA enabled"
-    assert f"({reason}), so the CPU decodes: install" in caplog.text
 
 
 @pytest.mark.parametrize("error", [

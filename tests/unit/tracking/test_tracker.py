@@ -4,8 +4,6 @@ import errno
 import io
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,17 +235,6 @@ def test_an_evaluation_shows_its_progress_and_an_estimate(monkeypatch: pytest.Mo
     assert "evaluating" not in str(drawn._draw())
 
 
-def test_a_record_that_comes_soon_is_the_first_line() -> None:
-    text = io.StringIO()
-    progress = ConsoleProgress(200, Console(file=text, width=40))
-    progress.emit(make_start())
-    progress.emit(TrainingProgress(1, {"loss": 3.25}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("time.monotonic", lambda: float("inf"))
-        progress.emit(UpdateDone(2, 1200))
-    assert text.getvalue().count("update") == 1
-
-
 def test_the_final_bundle_is_reported_and_its_scores_are_logged(tmp_path: Path) -> None:
     text, path = io.StringIO(), tmp_path / "metrics.jsonl"
     tracker = FanOut([ConsoleProgress(200, Console(file=text, width=40)), MetricsLog(path)])
@@ -262,18 +249,6 @@ def test_the_final_bundle_is_reported_and_its_scores_are_logged(tmp_path: Path) 
     assert (line["kind"], line["step"], line["bleu_first_500"]) == ("final_validation", 200, 33.0)
     assert line["bleu_first_500_signature"] == "nrefs:1"
     assert (scores.main.name, scores.main.value) == ("bleu_first_500", 33.0)
-
-
-@pytest.mark.parametrize("width", [50, 120])
-def test_progress_on_a_terminal_shows_a_bar(width: int) -> None:
-    text = io.StringIO()
-    progress = ConsoleProgress(200, Console(file=text, force_terminal=True, width=width))
-    progress.emit(make_start())
-    progress.emit(TrainingProgress(50, {"loss": 3.25, "lr": 0.001, "tokens_per_second": 1000.0}))
-    progress.emit(RunEnd("finished"))
-    assert "50/200" in text.getvalue()
-    assert "loss 3.2500" in text.getvalue()
-    assert "training finished" in text.getvalue()
 
 
 def test_on_a_terminal_the_line_moves_with_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,11 +368,6 @@ def test_a_logged_bundle_names_what_is_no_text() -> None:
     assert BundleModel(Shouting()).predict("a dog") == ["A DOG"]
     with pytest.raises(TypeError, match=r"input 2 is (nan|None)"):
         BundleModel(Shouting()).predict(pd.DataFrame(["a dog", None], dtype="str"))
-
-
-def test_importing_the_package_does_not_load_mlflow() -> None:
-    code = "import sys, dstransformer.tracking; sys.exit('mlflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_records_of_a_run_in_training_are_left_to_it(tmp_path: Path) -> None:
