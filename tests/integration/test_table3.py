@@ -8,15 +8,12 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst, wait_until
 from support.training.runs import TINY
-
-from dstransformer.io.files import hold_lock
 
 ROWS = ["base", "d_label_smoothing_0.2", "e_learned_positions"]
 SHORT = [value for value in TINY if not value.startswith("tracking.")] + ["checkpoint.every_updates=2"]
@@ -61,26 +58,6 @@ def test_a_stopped_table_resumes(toy_corpus: Path, tmp_path: Path, empty_store: 
         number <= step for number in range(1, 201)
     ]
     assert "| base |" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_a_worker_says_for_which_rows_it_waits(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
-    out = tmp_path / "tables" / "waiting"
-    copy_store(out, empty_store)
-    out.mkdir()
-    (out / ".table3.lock").touch()  # as another worker leaves it
-    with ExitStack() as stack:
-        with hold_lock(out / ".base.lock", ""):
-            command = ["-m", "dstransformer", *options(toy_corpus, out, ["base"])]
-            process = stack.enter_context(forked(command, environment()))
-            errors = process.outputs[1]
-            said = "waiting for rows that other workers train: base"
-            wait_until(lambda: said in errors.read_text() or process.poll() is not None)
-            assert said in errors.read_text()
-        printed, _ = finish(process)
-    assert process.returncode == 0
-    assert "| base |" in printed
 
 
 def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 from dataclasses import replace
@@ -106,34 +105,6 @@ def test_dst_track_does_not_call_a_run_sent_whose_records_are_gone(run_folder: P
     state.rename(run_folder / STATE_NAME)
     with pytest.raises(DataError, match="tracking_uri is 'http://'"):
         send_pending(run_folder)
-
-
-def test_dst_track_says_that_it_creates_a_store_and_that_it_cannot_create_a_run(
-    run_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    record_local_run(run_folder)
-    store = tmp_path / "another" / "mlflow.db"
-    store.parent.mkdir()
-    state = json.loads((run_folder / STATE_NAME).read_text())
-    (run_folder / STATE_NAME).write_text(json.dumps(state | {"tracking_uri": f"sqlite:///{store}"}))
-    (run_folder.parent / "mlflow.db").rename(tmp_path / "kept.db")
-    assert send_pending(run_folder) > 0
-    assert f"the tracking store {store} does not exist: creating it" in caplog.text
-    store.rename(tmp_path / "moved.db")
-    (run_folder / OUTBOX_NAME).unlink()
-    with pytest.raises(DataError, match="does not know run"):
-        send_pending(run_folder)
-
-
-def test_dst_track_blames_a_bad_setting_and_not_the_server(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
-    tracker.emit(make_start())
-    tracker.emit(RunEnd("finished"))
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "banana")
-    with pytest.raises(StorageError) as refused:
-        send_pending(run_folder)
-    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" in str(refused.value)
-    assert "try again" not in str(refused.value)
 
 
 def test_a_group_is_one_run_however_often_it_is_opened(
