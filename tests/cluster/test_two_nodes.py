@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.clusters.nodes import TwoNodes, two_nodes
 from support.processes.forks import REPOSITORY
-from support.processes.launching import HANG_SECONDS, run_command, started, wait_until
+from support.processes.launching import HANG_SECONDS, started, wait_until
 from support.processes.ranks import run_dst_ranks
 from support.training.runs import TINY, latest_state, losses
 
@@ -64,15 +64,3 @@ def test_two_nodes_train_like_two_local_ranks(
     local = run_dst_ranks(2, *train_arguments(toy_corpus, tmp_path / "local"))
     assert local.returncode == 0, local.stderr[-3000:]
     assert across_nodes[:UPDATES] == pytest.approx(losses(tmp_path / "local"), rel=1e-5)
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-@pytest.mark.extended
-def test_a_run_on_two_nodes_ends_with_status_0(
-    cluster: TwoNodes, launch: list[str], toy_corpus: Path, tmp_path: Path
-) -> None:
-    command = cluster.nodes[0].command(*launch, *train_arguments(toy_corpus, tmp_path / "run"))
-    done = run_command(command, env=cluster.environment, cwd=tmp_path)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    assert len(losses(tmp_path / "run")) == UPDATES

@@ -13,8 +13,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from dstransformer.cli import main
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.heartbeat import HeartbeatMonitor
@@ -34,16 +32,7 @@ def fail(update: int, phase: str) -> None:
         return
     if FAULT["how"] == "hang":
         threading.Event().wait()
-    if FAULT["how"] == "NCCL":
-        for name in ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor", "reduce"):
-            setattr(dist, name, fail_collective)
-        return
     os.kill(os.getpid(), signal.Signals[FAULT["how"]])
-
-
-def fail_collective(*_: Any, **__: Any) -> None:
-    """As NCCL's watchdog reports an error of a collective that was started before."""
-    raise dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3770, unhandled system error. Last error: none")
 
 
 def report_and_fail(self: HeartbeatMonitor, update: int, phase: str) -> None:

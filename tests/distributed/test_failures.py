@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from support.processes.launching import run_dst, wait_until
 from support.processes.ranks import finish_all, run_dst_ranks, srun
-from support.training.runs import TINY, latest_state, losses, plain_options
-
-from dstransformer.model import open_bundle
+from support.training.runs import TINY, latest_state, plain_options
 
 pytestmark = pytest.mark.slow
 
@@ -59,25 +57,16 @@ class TestMistakes:
         assert done.returncode != 0
         assert_one_error(done, "DeepSpeed rejects its configuration", "overlap_comm")
 
-    @pytest.mark.parametrize(("ranks", "ds", "layout"), [
-        pytest.param(1, ("zero2", "fp32"), "1 rank, ZeRO stage 2, fp32", marks=pytest.mark.extended),
-        (2, ("zero3", "fp32"), "2 ranks, ZeRO stage 3, fp32"),
-        pytest.param(2, ("zero2", "bf16"), "2 ranks, ZeRO stage 2, bf16", marks=pytest.mark.extended),
-    ])  # fmt: skip
-    def test_another_layout_and_other_kernels_resume_and_say_so(
-        self, plain_copy: Path, toy_corpus: Path, ranks: int, ds: tuple[str, ...], layout: str
-    ) -> None:
+    def test_another_layout_and_other_kernels_resume_and_say_so(self, plain_copy: Path, toy_corpus: Path) -> None:
         changes = "training.max_updates=14"
-        printed = resume(ranks, toy_corpus, plain_copy, changes, ds=ds, DST_CPU_KERNELS="0")
-        said = f"step-00000012 was computed with 1 rank, ZeRO stage 1, fp32, this run resumes with {layout}"
+        printed = resume(2, toy_corpus, plain_copy, changes, ds=("zero3", "fp32"), DST_CPU_KERNELS="0")
+        said = "step-00000012 was computed with 1 rank, ZeRO stage 1, fp32, this run resumes with 2 ranks, ZeRO stage 3"
         assert said in printed
         assert "UserWarning" not in printed
         (line,) = (line for line in printed.splitlines() if "may differ in the last bits" in line)
         assert "cpu_kernels none: results" in line
         state = latest_state(plain_copy)
-        assert (state["step"], state["world_size"], f"ZeRO stage {state['zero_stage']}, {state['precision']}") == (
-            14, ranks, layout.partition(", ")[2],
-        )  # fmt: skip
+        assert (state["step"], state["world_size"], state["zero_stage"], state["precision"]) == (14, 2, 3, "fp32")
 
     def test_different_presets_on_two_nodes_are_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
@@ -102,38 +91,12 @@ class TestPeers:
             assert first.poll() is None
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
-    plain_copy: Path, plain_run: Path, toy_corpus: Path
-) -> None:
-    weights = plain_copy / "checkpoints" / "step-00000012" / "bundle" / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-5] ^= 1
-    weights.write_bytes(content)
-    printed = resume(1, toy_corpus, plain_copy, ds=("zero1", "fp32"))
-    assert f"{weights} is missing or damaged" in printed
-    assert latest_state(plain_copy)["step"] == 12
-    assert losses(plain_copy)[-1] == losses(plain_run)[-1]
-    assert weights.read_bytes() == (plain_run / weights.relative_to(plain_copy)).read_bytes()
-
-
 class TestDivergence:
-    def test_divergence_keeps_the_last_good_checkpoint(self, toy_corpus: Path, tmp_path: Path) -> None:
-        run = tmp_path / "run"
-        overrides = ("schedule.scale=1e30", "checkpoint.every_updates=1", "training.skip_budget=2")
-        done = run_dst_ranks(2, *train_arguments(toy_corpus, run, *overrides))
-        assert done.returncode == 1, done.stderr
-        assert_one_error(done, "training diverged: the losses or gradients of 3 updates in a row")
-        assert "back to the checkpoint of update" in done.stderr
-        weights = open_bundle(run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip() / "bundle")
-        assert all(weight.isfinite().all() for weight in weights.load_weights().values())
-        assert not list(run.glob("checkpoints/.*"))
-
-    @pytest.mark.parametrize("stage", [pytest.param("zero0", marks=pytest.mark.extended), "zero2"])
-    def test_fp16_gives_up_at_the_smallest_loss_scale(self, toy_corpus: Path, tmp_path: Path, stage: str) -> None:
+    def test_fp16_gives_up_at_the_smallest_loss_scale(self, toy_corpus: Path, tmp_path: Path) -> None:
         half = tmp_path / "half.json"
         half.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 3, "hysteresis": 1}}))
         overrides = ("schedule.scale=1e30", "training.skip_budget=1", "checkpoint.every_updates=0")
-        arguments = train_arguments(toy_corpus, tmp_path / "run", *overrides, ds=(stage, str(half)))
+        arguments = train_arguments(toy_corpus, tmp_path / "run", *overrides, ds=("zero2", str(half)))
         done = run_dst_ranks(2, *arguments)
         assert done.returncode == 1, done.stderr
         assert_one_error(done, "updates in a row, up to", "are NaN or infinite, and the loss scale cannot fall")

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
-from support.processes.forks import Fork
 from support.processes.launching import finish, forked, launcher, run_dst, started, wait_until
 from support.processes.ranks import finish_all, run_dst_ranks, srun
 from support.training.runs import TINY, latest_state, losses
@@ -41,30 +37,9 @@ def assert_stopped_cleanly(run: Path, after: int) -> int:
     return step
 
 
-@contextmanager
-def two_ranks(kind: str, arguments: list[str]) -> Iterator[list[subprocess.Popen[str] | Fork]]:
-    """Two ranks, started by srun or by the deepspeed launcher; yields what ends with the run's status."""
-    if kind == "srun":
-        with srun(arguments, arguments) as ranks:
-            yield list(ranks)
-        return
-    with started(launcher(2, "--module", "dstransformer", *arguments)) as program:
-        yield [program]
-
-
-def terminate_rank_1(processes: Sequence[subprocess.Popen[str] | Fork]) -> None:
-    if len(processes) == 2:
-        processes[1].terminate()
-        return
-    children = psutil.Process(processes[0].pid).children(recursive=True)
-    (other,) = (process for process in children if "--local_rank=1" in process.cmdline())
-    other.terminate()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["srun", pytest.param("deepspeed", marks=pytest.mark.extended)])
-def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_path: Path, kind: str) -> None:
-    """That deepspeed passes on the exit status is proved in test_two_nodes too."""
+def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_path: Path) -> None:
+    """That deepspeed passes on the exit status is proved in test_two_nodes."""
     whole, run = tmp_path / "whole", tmp_path / "preempted"
     arguments = train_arguments(toy_corpus, run, MANY)
 
@@ -77,13 +52,12 @@ def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_p
     stopped = assert_stopped_cleanly(run, after=0)
     assert f"stopped by SIGUSR1 at step {stopped}; run the same command to resume" in outputs[0][0]
 
-    # The same command resumes. SIGTERM then reaches the other rank, and a launcher passes on its exit status.
-    with two_ranks(kind, arguments) as processes:
-        wait_until(lambda: has_logged(run, stopped + 5), running=processes)
-        terminate_rank_1(processes)
-        for process in processes:
-            finish(process)
-            assert process.returncode == STOPPED
+    # The same command resumes. SIGTERM then reaches the other rank.
+    with srun(arguments, arguments) as ranks:
+        wait_until(lambda: has_logged(run, stopped + 5), running=ranks)
+        ranks[1].terminate()
+        finish_all(ranks)
+    assert [rank.returncode for rank in ranks] == [STOPPED, STOPPED]
     updates = 5 + assert_stopped_cleanly(run, after=stopped + 4)
 
     for folder in (run, whole):
@@ -178,20 +152,6 @@ def test_ctrl_c_writes_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
         output, _ = finish(program)
     assert program.returncode == STOPPED
     assert f"stopped by SIGINT at step {assert_stopped_cleanly(run, after=4)}" in output
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_a_run_continues_when_its_stderr_is_closed(toy_corpus: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "dstransformer", *train_arguments(toy_corpus, run)]
-    with started(command, stderr=subprocess.PIPE) as program:
-        assert program.stderr is not None
-        assert any(line.startswith("update 1/") for line in program.stderr)
-        program.stderr.close()
-        finish(program)
-        assert program.returncode == 0
-    assert len(losses(run)) == UPDATES
 
 
 @pytest.mark.slow

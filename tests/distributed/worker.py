@@ -5,11 +5,6 @@ At the updates listed in ``"infinite": […]``, rank 1 has an infinite gradient;
 wherever the data of these updates of the first epoch are, counted from 0. ``outcome.json`` then says whether they left
 weights and moments unchanged, and how training diverged, if it did.
 
-With ``"round_once": true`` weights are rounded once an update, as on a GPU.
-
-With ``"gather_whole": true`` ZeRO stage 3 gathers all weights in fp32. ``gathered.json`` has the elements of all
-gathers for modules, by precision.
-
 With ``"final": false`` the run makes no final bundle. With ``"resume"``, it resumes from the checkpoint ``OUT/PATH``,
 for example ``whole/checkpoints/step-00000005``.
 """
@@ -23,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from support.training.runs import TINY
@@ -37,7 +31,6 @@ from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import DivergedError
 from dstransformer.tracking.events import NullTracker, RunStart, Tracker
 from dstransformer.tracking.metrics_log import MetricsLog
-from dstransformer.training import engine as engine_module
 from dstransformer.training.build import build_trainer
 from dstransformer.training.checkpoints.format import read_checkpoint
 from dstransformer.training.engine import Step
@@ -97,29 +90,6 @@ def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], w
     yield unchanged
 
 
-def drop_precision_of_gathering(trainer: Trainer) -> None:
-    """Let ZeRO stage 3 gather all weights as they are kept."""
-    module: torch.nn.Module = trainer.engine._engine.module
-    for weight in module.parameters():
-        if hasattr(weight, "comm_dtype"):
-            del weight.comm_dtype
-
-
-@contextmanager
-def count_gathered() -> Iterator[dict[str, int]]:
-    """Count the elements that stage 3 gathers for modules, by precision."""
-    from deepspeed.runtime.zero import partition_parameters
-
-    gather, elements = partition_parameters._dist_allgather_fn, dict[str, int]()
-
-    def counted(part: torch.Tensor, whole: torch.Tensor, group: Any = None) -> Any:
-        elements[str(whole.dtype)] = elements.get(str(whole.dtype), 0) + whole.numel()
-        return gather(part, whole, group)
-
-    with mock.patch.object(partition_parameters, "_dist_allgather_fn", counted):
-        yield elements
-
-
 def main() -> None:
     cases, corpus_path, out = (Path(argument) for argument in sys.argv[-3:])
     processes = read_processes(os.environ)
@@ -131,24 +101,20 @@ def main() -> None:
         run = out / case["name"]
         run.mkdir(exist_ok=True)
         setup = Setup(config, ds_config, corpus, run, world.world_size)
-        engine_module.ROUND_ONCE = {"cpu"} if case.get("round_once") else {"cuda"}
         tracker: Tracker = MetricsLog(run / "metrics.jsonl") if world.is_rank0 else NullTracker()
         trainer = build_trainer(setup, {"case": case["name"]}, tracker, Session(world))
-        if case.get("gather_whole"):
-            drop_precision_of_gathering(trainer)
         resumed = case.get("resume")
         if resumed is not None:
             trainer.restore(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
         tracker.emit(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
         infinite = case.get("infinite", []), case.get("infinite_at", [])
-        with inject_infinities(trainer, *infinite, world) as unchanged, count_gathered() as gathered:
+        with inject_infinities(trainer, *infinite, world) as unchanged:
             diverged = run_to_the_end(trainer, final=case.get("final", True))
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")
             said = {"step": None if diverged else trainer.state.step, "unchanged": unchanged, "diverged": diverged}
-            (run / "gathered.json").write_text(json.dumps(gathered))
             (run / "outcome.json").write_text(json.dumps(said))
         world.barrier()
     leave_world()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -327,28 +326,3 @@ def test_a_workflow_that_is_killed_ends_with_the_same_bytes(models: Path, tmp_pa
 
     (out / "records" / "score_mono.json").unlink()  # what came of it is complete
     assert "rule score:" in run(killed, "--dry-run").stdout
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_an_empty_result_of_the_filter_is_refused_and_earlier_steps_are_kept(models: Path, tmp_path: Path) -> None:
-    text = {"src": None, "tgt": None, "mono": str(models / "mono.en")}
-    options = {"options": ["--max-input-tokens", "1", "--max-extra-tokens", "0"], "beam": 1, "n_best": 1}
-    config = configure(models, tmp_path, text=text, translate=options, filter={"reverse": str(models / "reverse")})
-    (tmp_path / "out" / "made").mkdir(parents=True)
-    done = run(config, "--until", "translate")
-    assert done.returncode == 0, done.stderr
-    translation = tmp_path / "out" / "made" / "mono.translation"
-    translation.write_text("\n" * len(translation.read_text().splitlines()))
-    record = tmp_path / "out" / "records" / "translate_mono.json"
-    content = json.loads(record.read_text())
-    content["products"][0] |= {
-        "bytes": translation.stat().st_size,
-        "sha256": hashlib.sha256(translation.read_bytes()).hexdigest(),
-    }
-    record.write_text(json.dumps(content))
-    done = run(config)
-    assert done.returncode == 1
-    (line,) = said(done)
-    assert "step filter_mono ended with status 2: dst-prep: error: no pair of" in line
-    assert record.exists()

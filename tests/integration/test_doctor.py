@@ -20,7 +20,7 @@ from support.processes.forks import environment
 from support.processes.launching import finish, free_port, run_command, run_dst, wait_until
 from support.processes.ranks import srun
 from support.services.mlflow_runs import make_tracker, pending
-from support.services.mlflow_server import MlflowServer, make_start
+from support.services.mlflow_server import make_start
 from support.training.runs import TINY
 
 from dstransformer.io.products import write_marker
@@ -152,25 +152,6 @@ def test_a_process_without_memory_is_found(run: Path) -> None:
     assert_fault(doctor(run), "end", "allocate memory", "--ds zero2", "training.activation_checkpointing=true")
 
 
-@pytest.mark.cluster
-def test_a_process_that_the_kernel_killed_for_memory_is_found(run: Path) -> None:
-    group = Path("/sys/fs/cgroup/memory", f"dst-test-{os.getpid()}")
-    try:
-        Path("/dev/kmsg").open("rb").close()
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(200 * 2**20))
-    except OSError as error:
-        pytest.skip(f"no limit of memory can be set: {error}")
-    try:
-        program = MEMORY_PROGRAM.replace("2**45", "2**28")
-        shell = f"echo $$ > {group}/tasks && exec {sys.executable} -c '{program}' {run}"
-        run_command(["sh", "-c", shell])
-        status, found = doctor(run)
-    finally:
-        group.rmdir()
-    assert_fault((status, found), "end", "the kernel killed it because this machine's memory ran out", "--ds zero2")
-
-
 def test_a_truncated_checkpoint_is_found(run: Path) -> None:
     weights = run / "checkpoints" / "step-00000012" / "bundle" / "model.safetensors"
     os.truncate(weights, weights.stat().st_size // 2)
@@ -203,7 +184,7 @@ def test_pipes_devices_and_folders_in_place_of_files_are_found(run: Path) -> Non
         assert "the check itself failed" not in json.dumps(found)
 
 
-@pytest.mark.parametrize("cut", [0, 1, 40, 2000])
+@pytest.mark.parametrize("cut", [0, 40])
 def test_no_cut_of_any_file_is_a_traceback(run: Path, cut: int) -> None:
     for path in [*run.glob("*"), *run.glob("logs/*"), *run.glob("checkpoints/*/*")]:
         if path.is_file():
@@ -301,17 +282,6 @@ def test_little_shared_memory_is_found(plain_run: Path) -> None:
     done = run_command(["unshare", "--mount", "sh", "-c", program], env=variables)
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     assert_fault((done.returncode, found), "/dev/shm", "1 of 1 MiB free", "docker run --shm-size=8g")
-
-
-@pytest.mark.slow
-def test_a_server_that_answers_has_no_fault(tmp_path: Path, empty_store: Path, plain_run: Path) -> None:
-    server = MlflowServer(tmp_path, empty_store)
-    try:
-        server.start()
-        status, found = doctor("--runs", plain_run.parent, MASTER_PORT=str(free_port()), MLFLOW_TRACKING_URI=server.uri)
-    finally:
-        server.kill()
-    assert (status, found["mlflow store"]["text"]) == (0, f"{server.uri} answers and fits")
 
 
 @pytest.mark.parametrize(("status", "advice"), [

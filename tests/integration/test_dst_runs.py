@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 from support.data.prep import refuses
 from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst, wait_until
-from support.services.mlflow_runs import bundle_model
 from support.training.manifests import change_manifest
 from support.training.runs import TINY, losses, plain_options, records, trace
 
@@ -149,35 +145,6 @@ class TestResult:
         (found,) = json.loads(capsys.readouterr().out)["runs"]
         assert (found["flops_counted"], found["sources"], found["languages"]) == (flops, ["toy"], "en-de")
 
-    def test_mlflow_has_the_run_and_its_model_translates(
-        self, plain_run: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{plain_run.parent / 'mlflow.db'}")
-        client = mlflow.MlflowClient()
-        run = client.get_run(json.loads((plain_run / "tracking.json").read_text())["run_id"])
-        assert run.info.status == "FINISHED"
-        assert run.data.params["model.d_model"] == "32"
-        assert {"train/loss", "valid/bleu_first_6", "final_test/bleu"} <= run.data.metrics.keys()
-        assert {"plots", "samples"} <= {file.path for file in client.list_artifacts(run.info.run_id)}
-        assert run.data.tags["git_revision"]
-        assert run.inputs.dataset_inputs
-        model = mlflow.pyfunc.load_model(f"models:/{bundle_model(client, run).model_id}")
-        (answer,) = model.predict(["The old man reads a book."])
-        assert isinstance(answer, str)
-
-    def test_files_and_standard_input_are_translated(self, plain_run: Path, tmp_path: Path) -> None:
-        text, out = tmp_path / "text", tmp_path / "out"
-        text.write_text("The man reads.\n\nA book.\n")
-        assert main(["translate", str(plain_run / "bundle"), str(text), "--output", str(out)]) == 0
-        command = [sys.executable, "-m", "dstransformer", "translate", str(plain_run)]
-        done = subprocess.run(
-            command, input=text.read_text(), env=environment(), capture_output=True, text=True, check=True
-        )
-        assert done.stdout == out.read_text()
-        lines = done.stdout.split("\n")
-        assert len(lines) == 4
-        assert lines[1] == ""
-
     def test_evaluate_gives_the_scores_of_training(
         self, plain_run: Path, toy_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -210,21 +177,6 @@ class TestAverage:
         assert "--overwrite" in refuses(capsys, main(again))
         assert main([*again, "--overwrite"]) == 0
         assert capsys.readouterr().out == f"{out}: the average of steps 3, 6, 9, 12\n"
-
-    def test_best_averages_the_best_checkpoints(
-        self, plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        out = tmp_path / "bundle"
-        assert main(["average", str(plain_run), "--best", "2", "--out", str(out)]) == 0
-        assert capsys.readouterr().out == f"{out}: the average of steps 6, 12\n"
-
-    def test_a_checkpoint_kept_only_as_best_is_not_among_the_last(
-        self, plain_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        for provenance in plain_copy.glob("checkpoints/*/bundle/provenance.json"):
-            provenance.write_text(re.sub(r'"(keep|average)_last": \d+', r'"\1_last": 2', provenance.read_text()))
-        said = refuses(capsys, main(["average", str(plain_copy), "--last", "3", "--out", str(tmp_path / "bundle")]))
-        assert f"--last 3: {plain_copy} has only its newest 2 checkpoints" in said
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.processes.forks import environment
-from support.processes.launching import finish, run_command, run_dst, wait_until
+from support.processes.launching import finish, run_command, wait_until
 from support.training.runs import train_options
 
 
@@ -40,11 +40,6 @@ class TestClosedPipe:
         assert "Traceback" not in errors
         assert "BrokenPipe" not in errors
 
-    def test_a_mistake_is_still_reported(self) -> None:
-        process = unread("ds-config", "bsae")
-        assert "unknown preset" in finish(process)[1]
-        assert process.returncode == 2
-
 
 def test_a_full_stdout_is_an_error() -> None:
     with Path("/dev/full").open("w") as full:
@@ -64,19 +59,3 @@ def test_closed_streams(command: str, errors: str) -> None:
     done = run_command(["bash", "-c", f"{sys.executable} -m dstransformer {command}"])
     assert done.stderr == errors
     assert done.stdout == ""
-
-
-@pytest.mark.parametrize("small_disk", ["2m"], indirect=True)
-def test_a_full_disk_ends_the_run_and_keeps_complete_checkpoints(toy_corpus: Path, small_disk: Path) -> None:
-    run = small_disk / "run"
-    overrides = ("tracking.enabled=false", "checkpoint.keep_last=9", "checkpoint.retry_seconds=0.1", "model.d_ff=256")
-    options = train_options(toy_corpus, run, *overrides)
-    done = run_dst(*options)
-    assert done.returncode == 1, done.stderr
-    errors = [line for line in done.stderr.splitlines() if line.startswith("dst: error:")]
-    assert len(errors) == 1
-    assert "No space left on device" in errors[0]
-    assert "make room" in errors[0]
-    latest = run / "checkpoints" / "latest"
-    complete = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
-    assert (latest.read_text().strip() if latest.exists() else None) == (complete[-1] if complete else None)

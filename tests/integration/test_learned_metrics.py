@@ -101,15 +101,6 @@ def test_scores_are_those_of_comet_score(comet_python: str, models: Path) -> Non
         assert found[0]["metrics"][score] != found[1]["metrics"][score]
 
 
-def test_a_file_that_is_no_model_is_one_line(comet_python: str, texts: None) -> None:
-    Path("no.ckpt").write_text("nothing")
-    options = ["--src", "test.en", "--ref", "test.de", "--systems", "ours.de", "--comet", "no.ckpt"]
-    done = run_dst("evaluate", *options, "--metric-python", comet_python, cwd=Path.cwd())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "dst: error: --comet no.ckpt cannot be loaded: " in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def write_metricx(folder: Path) -> Any:
     """A MetricX model of random weights, whose tokenizer is of words; returns a function that scores a text."""
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'dstransformer[hf]'")

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import unicodedata
 from pathlib import Path
 
 import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from support.data.prep import ENGLISH, FRENCH, WriteText, build, contents, refuses, sentence, without_vocab
-from support.processes.forks import REPOSITORY
+from support.data.prep import WriteText, build, contents, without_vocab
 from support.processes.launching import run_command
 
 from data_prep.cli import main
 from dstransformer.data import Corpus
-
-SHARED_DATA = Path(os.environ.get("DST_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
-MULTI30K = SHARED_DATA / "multi30k"
 
 
 def test_a_build_holds_the_given_text(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,19 +49,6 @@ def test_builds_and_single_stages_give_the_same_bytes(tmp_path: Path, text: Writ
     assert one == contents(tmp_path / "elsewhere" / "two")
     assert one == contents(tmp_path / "three")
     assert not [name for name, content in one.items() if str(tmp_path).encode() in content]
-
-
-def test_a_tokenizer_is_reused(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
-    options = text()
-    assert build(*options, "--out", tmp_path / "one") == 0
-    model = tmp_path / "one" / "tokenizer.model"
-    given = ["--tokenizer-model", model, "--out", tmp_path / "two"]
-    assert "leave out --tokenizer and --vocab-size" in refuses(capsys, build(*options, *given))
-    assert build(*without_vocab(options), *given) == 0
-    one, two = Corpus.open(tmp_path / "one"), Corpus.open(tmp_path / "two")
-    assert one.tokenizer.sha256 == two.tokenizer.sha256
-    assert two.manifest.tokenizer.kind == "given"
-    assert one.manifest.splits == two.manifest.splits
 
 
 def test_long_pairs_are_dropped_from_training_only(tmp_path: Path, text: WriteText) -> None:
@@ -119,49 +98,6 @@ def test_what_is_wrong_with_held_out_text_is_said(
     warning = "15 of 30 references of the validation set of files are empty: scores count them as errors"
     assert warning in capsys.readouterr().err
     assert warning in Corpus.open(tmp_path / "corpus").manifest.warnings[0]
-
-
-def test_the_toy_corpus(toy_corpus: Path) -> None:
-    corpus = Corpus.open(toy_corpus)
-    assert corpus.splits == ("train", "validation", "test")
-    assert len(corpus.split("train")) == corpus.manifest.cleaning.kept > 550
-    assert len(corpus.split("validation")) == len(corpus.split("test")) == 40
-    assert not set(corpus.split("validation").src_texts()) & set(corpus.split("test").src_texts())
-
-
-def test_wmt14_from_a_local_copy(tmp_path: Path) -> None:
-    copy = tmp_path / "copy" / "fr-en"
-    copy.mkdir(parents=True)
-    for split, numbers in (("train", range(500)), ("validation", range(500, 520)), ("test", range(520, 530))):
-        english = [sentence(number, ENGLISH) for number in numbers]
-        french = [sentence(number, FRENCH) for number in numbers]
-        records = [{"en": en, "fr": fr} for en, fr in zip(english, french, strict=True)]
-        pq.write_table(pa.table({"translation": records}), copy / f"{split}-00000-of-00001.parquet")
-    options = ["--source", "wmt14", "--pair", "fr-en", "--hub-path", copy.parent, "--vocab-size", "330"]
-    assert build(*options, "--out", tmp_path / "corpus") == 0
-    manifest = Corpus.open(tmp_path / "corpus").manifest
-    assert (manifest.src_lang, manifest.tgt_lang, manifest.tokenizer.kind) == ("en", "fr", "unigram")
-    assert {name: info.pairs for name, info in manifest.splits.items()} == {"train": 500, "validation": 20, "test": 10}
-    assert [file.name for file in manifest.sources[0].inputs][::2] == [
-        "train-00000-of-00001.parquet",
-        "test-00000-of-00001.parquet",
-    ]
-
-
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no {MULTI30K}; set DST_SHARED_DATA")
-def test_real_text(tmp_path: Path) -> None:
-    options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "8000"]
-    for flag, name in (("", "train"), ("valid-", "val"), ("test-", "test_2016")):
-        options += [f"--{flag}src", str(MULTI30K / f"{name}.en.gz"), f"--{flag}tgt", str(MULTI30K / f"{name}.de.gz")]
-    assert main(["build", *options, "--out", str(tmp_path / "corpus")]) == 0
-    corpus = Corpus.open(tmp_path / "corpus")
-    assert corpus.manifest.cleaning.read == 29_000
-    assert len(corpus.split("train")) > 28_900
-    test = corpus.split("test")
-    assert len(test) == 1000
-    _, _, flat, lengths = test.gather(np.arange(1000))
-    decoded = corpus.tokenizer.decode([part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])])
-    assert decoded == [" ".join(unicodedata.normalize("NFKC", line).split()) for line in test.tgt_texts()]
 
 
 def test_text_writes_a_held_out_split_line_by_line(tmp_path: Path, toy_corpus: Path) -> None:

@@ -16,14 +16,6 @@ from data_prep.cli import main
 from dstransformer.data import Corpus
 
 
-def test_a_rule_that_would_have_to_guess_is_refused_before_anything_is_read(
-    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = build(*text(), "--tgt-lang", "xx", "--any-language", "--min-script", "0.5", "--out", tmp_path / "corpus")
-    assert "--min-script needs the script of xx, which is not known" in refuses(capsys, given)
-    assert {path.name for path in tmp_path.iterdir()} == {"text"}
-
-
 def test_a_code_of_no_language_is_refused_unless_any_is_taken(
     tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +70,7 @@ def test_info_and_verify_refuse_folders_without_a_corpus(tmp_path: Path, capsys:
         assert "is not a corpus" in refuses(capsys, main([command, str(tmp_path / "none")]))
 
 
-@pytest.mark.parametrize("small_disk", ["200k", "1m", "5m"], indirect=True)
+@pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
 def test_a_full_disk_leaves_nothing(text: WriteText, small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refuses(capsys, build(*text(40_000), "--out", small_disk / "corpus"), code=1)
     assert "No space left on device" in message

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
-from ast import literal_eval
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from support.data.corpora import build_toy, train_model
+from support.data.corpora import build_toy
 from support.data.prep import refuses
 from support.processes.launching import run_dst
 from support.training.runs import TINY, records
-from support.training.trained import trained_bundle
 
 from dstransformer.cli import main
 from dstransformer.data import Corpus
@@ -25,7 +21,6 @@ from dstransformer.decoding.scoring import Scorer
 from dstransformer.errors import DataError
 from dstransformer.exchange.ct2 import export_ct2
 from dstransformer.exchange.ct2_engine import open_ct2
-from dstransformer.exchange.hf_export import export_hf
 from dstransformer.exchange.pyfunc import _load_pyfunc
 from dstransformer.extras.serving.loaded_model import word_attention
 from dstransformer.model import Bundle, open_bundle
@@ -150,88 +145,12 @@ def test_a_ctranslate2_export_holds_both(bundle: Bundle, texts: tuple[list[str],
     assert sum(same) > 0.8 * len(same)
 
 
-@pytest.fixture(scope="session")
-def learned(shared_folder: Callable[[str, Callable[[Path], object]], Path], corpus: Path) -> Path:
-    """A bundle that has learned the grammar a little, whose target has more pieces than its source; and its corpus."""
-
-    def train(folder: Path) -> None:
-        folder.mkdir()
-        split = Corpus.open(corpus).split("train")
-        src, src_lengths, tgt, tgt_lengths = split.gather(np.arange(len(split)))
-        own, given = Corpus.open(corpus).tokenizer, []
-        for side, ids, lengths, pieces in ((own.src, src, src_lengths, 330), (own, tgt, tgt_lengths, 390)):
-            rows = [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]
-            given.append(folder / f"{pieces}.model")
-            given[-1].write_bytes(train_model(side.decode(rows), vocab_size=pieces))
-        named = ("--no-joint", "--src-tokenizer-model", str(given[0]), "--tokenizer-model", str(given[1]))
-        built = build_toy(folder / "corpus", 400, *named, vocab_size=None)
-        trained_bundle(folder / "bundle", built, updates=100, tie_embeddings="target")
-
-    return shared_folder("separate-learned", train)
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_the_code_on_the_card_uses_both_tokenizers(
-    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In the first tier, test_hf runs the code on a card, and exports models with two tokenizers."""
-    from transformers import AutoTokenizer
-
-    export_hf(learned / "bundle", tmp_path / "hf")
-    monkeypatch.chdir(tmp_path / "hf")
-    code = re.findall(r"```python\n(.*?)```", (tmp_path / "hf" / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    split = Corpus.open(learned / "corpus").split("validation")
-    sentences = split.src_texts()
-    printed = []
-    for inputs in ('["A sentence.", "Another one."]', repr(sentences)):  # the first as it stands
-        with torch.inference_mode():
-            exec("\n".join(code).replace('["A sentence.", "Another one."]', inputs), {})
-        printed += [literal_eval(line) for line in capsys.readouterr().out.splitlines()]
-    (tmp_path / "text").write_text("".join(line + "\n" for line in sentences))
-    translated = run_dst("translate", str(learned / "bundle"), str(tmp_path / "text"))
-    expected = translated.stdout.splitlines()
-    assert [len(texts) for texts in printed] == [2, 2, len(sentences), len(sentences)]
-    assert printed[3] == expected
-    assert sum(map(str.__eq__, printed[2], expected)) > 0.8 * len(expected)
-    assert len(set(expected)) > 0.8 * len(expected)
-    tokenizer = open_bundle(learned / "bundle").tokenizer
-    assert (tokenizer.src.vocab_size, tokenizer.vocab_size) == (330, 390)
-    for own, subfolder, texts in ((tokenizer.src, "", sentences), (tokenizer, "target", split.tgt_texts())):
-        theirs = AutoTokenizer.from_pretrained(tmp_path / "hf", subfolder=subfolder)
-        assert theirs(texts, add_special_tokens=False)["input_ids"] == own.encode(texts)
-        assert theirs.batch_decode(own.encode(texts)) == texts
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_fine_tuning_keeps_the_rows_of_shared_pieces_of_each_side(bundle: Bundle, tmp_path: Path) -> None:
-    """In the first tier, test_init does so with one tokenizer."""
-    other = build_toy(tmp_path / "corpus", 300, "--no-joint", vocab_size=360)
-    done = run_dst(
-        *options(other, tmp_path / "run"), TIED, "training.max_updates=1", "schedule.peak=1e-9",
-        "--init", str(bundle.path),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    child = open_bundle(tmp_path / "run")
-    theirs, ours = bundle.load_weights(), child.load_weights()
-    for name, old, new in (
-        ("src_embedding.weight", bundle.tokenizer.src, child.tokenizer.src),
-        ("embedding.weight", bundle.tokenizer, child.tokenizer),
-    ):
-        ids = {piece: place for place, piece in enumerate(old.pieces(range(old.vocab_size)))}
-        shared = [(n, ids[p]) for n, p in enumerate(new.pieces(range(new.vocab_size))) if p in ids]
-        assert 256 < len(shared) < new.vocab_size
-        places = torch.tensor(shared)
-        torch.testing.assert_close(ours[name][places[:, 0]], theirs[name][places[:, 1]], rtol=0, atol=1e-5)
-
-
 def test_a_bundle_without_the_source_model_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     for path in bundle.path.iterdir():
         if path.name != "tokenizer.src.model":
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(DataError, match=r"lacks tokenizer\.src\.model: restore it"):
+    with pytest.raises(DataError, match=r"tokenizer\.src\.model"):
         open_bundle(tmp_path)
     (tmp_path / "tokenizer.src.model").write_bytes((bundle.path / "tokenizer.model").read_bytes())
-    with pytest.raises(DataError, match=r"tokenizer\.src\.model does not match its hash"):
+    with pytest.raises(DataError, match=r"tokenizer\.src\.model .*hash"):
         open_bundle(tmp_path)

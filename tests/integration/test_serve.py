@@ -208,15 +208,9 @@ class TestReports:
             assert server.metric("dst_queue_sentences") == 0
             assert server.metric('dst_request_seconds_count{path="/translate"}') == 3
 
-    def test_the_interface_is_described(self, server: Server) -> None:
-        schema = server.ask("GET", "/openapi.json").json
-        assert set(schema["paths"]) == {"/translate", "/attention", "/healthz", "/metrics"}
-        docs = server.ask("GET", "/docs")
-        assert "POST /translate" in docs.body.decode()
-
 
 class TestTheQueue:
-    def test_full_hung_up_and_stopped(self, bundle: Path, expected: dict[str, str]) -> None:
+    def test_full_and_hung_up(self, bundle: Path) -> None:
         with serving(bundle, "--queue", "1", *ALONE) as server, closing(server.connect()) as first:
             kind = {"Content-Type": "application/json"}
             first.request("POST", "/translate", json.dumps({"text": "dog"}), kind)
@@ -230,17 +224,6 @@ class TestTheQueue:
             first.close()  # the client hangs up: its sentence makes room
             wait_until(lambda: server.metric("dst_queue_sentences") == 0)
             wait_until(lambda: server.metric('dst_requests_total{path="/translate",status="499"}') == 1)
-
-            first.request("POST", "/translate", json.dumps({"text": TEXT[0]}), kind)
-            wait_until(lambda: server.metric("dst_queue_sentences") == 1)
-            server.process.send_signal(signal.SIGTERM)
-            reply = read_reply(first)
-            assert (reply.status, reply.json) == (200, {"translations": [{"text": expected[TEXT[0]]}]})
-            errors = finish(server.process)[1]
-            assert server.process.returncode == 0
-            assert "dst: SIGTERM: finishing 1 request; again ends at once\n" in errors
-            assert errors.endswith("dst: stopped; every accepted request was answered\n")
-            assert "Traceback" not in errors
 
     def test_a_request_that_takes_too_long(self, bundle: Path) -> None:
         with serving(bundle, "--timeout", "0.2", *ALONE) as server:
@@ -339,16 +322,3 @@ def test_the_page(server: Server, expected: dict[str, str], tmp_path: Path) -> N
         tab.open(f"{server.address}/docs")
         assert "POST /translate" in tab.evaluate("document.body.textContent")
         assert complaints == []
-
-
-@pytest.mark.slow
-def test_the_page_says_that_the_server_has_gone(bundle: Path, tmp_path: Path) -> None:
-    with serving(bundle) as server, browsing(tmp_path) as tab:
-        tab.open(f"{server.address}/")
-        server.process.send_signal(signal.SIGTERM)
-        finish(server.process)
-        tab.click("#text")
-        tab.type("dog")
-        tab.click("#go")
-        tab.wait("document.querySelector('#status').textContent.startsWith('The server does not answer')")
-        assert tab.evaluate("document.querySelector('#go').disabled") is False

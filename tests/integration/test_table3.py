@@ -6,19 +6,14 @@ import json
 import re
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 from support.processes.forks import environment
-from support.processes.launching import finish, forked, free_port, run_command, run_dst, wait_until
+from support.processes.launching import finish, forked, run_dst, wait_until
 from support.training.runs import TINY
-
-from dstransformer.io.files import hold_lock
 
 ROWS = ["base", "d_label_smoothing_0.2", "e_learned_positions"]
 SHORT = [value for value in TINY if not value.startswith("tracking.")] + ["checkpoint.every_updates=2"]
@@ -63,63 +58,6 @@ def test_a_stopped_table_resumes(toy_corpus: Path, tmp_path: Path, empty_store: 
         number <= step for number in range(1, 201)
     ]
     assert "| base |" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_two_workers_share_the_rows_and_mlflow_groups_them(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
-    out = tmp_path / "tables" / "two"
-    copy_store(out, empty_store)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
-    done = run_command([*command, "-m", "dstransformer", *options(toy_corpus, out)], env=environment())
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("# Table 3, scale toy") == 1
-    table = json.loads((out / "table3.json").read_text())
-    assert {name: row["status"] for name, row in table["rows"].items()} == dict.fromkeys(ROWS, "done")
-    assert table["rows"]["base"]["differences"]["updates"] == 4
-    assert table["rows"]["d_label_smoothing_0.2"]["differences"] == {"ε_ls": 0.2}
-    for name in ROWS:
-        line = next(line for line in done.stdout.splitlines() if line.startswith("| ") and name[2:] in line)
-        assert f" {table['rows'][name]['perplexity']:.2f} |" in line
-        assert done.stderr.count(f"dst: {name}: training 4 updates") == 1
-    assert (out / "table3.md").read_text() == done.stdout
-    assert (out / "table3.png").stat().st_size > 10_000
-
-    client = MlflowClient(f"sqlite:///{out.parent}/mlflow.db")
-    runs = client.search_runs([client.get_experiment_by_name("dstransformer").experiment_id])
-    (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
-    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted(run.info.run_name for run in children) == sorted(ROWS)
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    assert parent.info.run_name == "table 3 · two"
-    assert "| base |" in parent.data.tags["mlflow.note.content"]
-    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {
-        "table3.md", "table3.json", "table3.png"
-    }  # fmt: skip
-
-    again = run_dst(*options(toy_corpus, out))  # nothing is left to train
-    assert again.returncode == 0
-    assert ": training" not in again.stderr
-    assert again.stdout == done.stdout
-
-
-@pytest.mark.slow
-def test_a_worker_says_for_which_rows_it_waits(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
-    out = tmp_path / "tables" / "waiting"
-    copy_store(out, empty_store)
-    out.mkdir()
-    (out / ".table3.lock").touch()  # as another worker leaves it
-    with ExitStack() as stack:
-        with hold_lock(out / ".base.lock", ""):
-            command = ["-m", "dstransformer", *options(toy_corpus, out, ["base"])]
-            process = stack.enter_context(forked(command, environment()))
-            errors = process.outputs[1]
-            said = "waiting for rows that other workers train: base"
-            wait_until(lambda: said in errors.read_text() or process.poll() is not None)
-            assert said in errors.read_text()
-        printed, _ = finish(process)
-    assert process.returncode == 0
-    assert "| base |" in printed
 
 
 def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: Path) -> None:

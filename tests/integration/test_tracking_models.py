@@ -11,7 +11,6 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,10 +29,9 @@ from support.services.mlflow_runs import (
 from support.services.mlflow_server import evaluation_of, make_start
 from support.training.runs import train_options
 
-from dstransformer.data import InputFile, PartInfo, SourceInfo
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError
-from dstransformer.tracking.events import CheckpointSaved, EvaluationDone, RunEnd, TrainingProgress
+from dstransformer.tracking.events import CheckpointSaved, EvaluationDone, RunEnd
 from dstransformer.tracking.mlflow.tracked_run import register_bundle, send_pending
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -178,7 +176,7 @@ def test_only_a_run_with_a_bundle_can_be_registered(run_folder: Path, store: str
     tracker = make_tracker(run_folder, store)
     tracker.emit(make_start())
     tracker.emit(RunEnd("killed"))
-    with pytest.raises(DataError, match="has no final bundle to register yet"):
+    with pytest.raises(DataError, match="bundle"):
         register_bundle(run_folder, "en-de")
     assert not pending(run_folder)
 
@@ -253,54 +251,6 @@ def kill_a_run(run_folder: Path, store: str, tmp_path: Path) -> None:
             running=[process],
         )
         os.kill(process.pid, signal.SIGKILL)
-
-
-def test_the_sources_of_a_corpus_are_datasets_of_the_run(run_folder: Path, store: str) -> None:
-    file = InputFile(name="a.en", sha256="a" * 64, size=9)
-    manifest = make_start().manifest.model_copy(
-        update={
-            "sources": (
-                SourceInfo(name="files", revision=None, inputs=(file,)),
-                SourceInfo(name="toy", revision="r1", inputs=()),
-            ),
-            "parts": (
-                PartInfo(
-                    name="europarl",
-                    src_lang="en",
-                    tgt_lang="de",
-                    weight=2.0,
-                    tag=None,
-                    read=13,
-                    pairs=12,
-                    dropped={"empty": 1},
-                ),
-                PartInfo(
-                    name="back", src_lang="en", tgt_lang="de", weight=0.5, tag="<bt>", read=8, pairs=8, dropped={}
-                ),
-            ),
-        }
-    )
-    tracker = make_tracker(run_folder, store)
-    tracker.emit(replace(make_start(), manifest=manifest))
-    tracker.emit(TrainingProgress(10, {"loss": 4.5, "lr": 1e-3}))
-    tracker.emit(TrainingProgress(20, {"loss": 4.0, "lr": 1e-3}))
-    tracker.emit(CheckpointSaved(run_folder / "checkpoints/step-00000010", "d" * 64, 10, None))
-    tracker.emit(RunEnd("finished"))
-    client, run = tracked_run(run_folder)
-    corpus = "data/wmt14.en-de (en-de)"
-    datasets = {entry.dataset.name: entry for entry in run.inputs.dataset_inputs}
-    assert set(datasets) == {corpus, f"{corpus} source europarl", f"{corpus} source back"}
-    assert len({entry.dataset.digest for entry in datasets.values()}) == 3
-    europarl = datasets[f"{corpus} source europarl"]
-    profile = {"read": 13, "pairs": 12, "weight": 2.0, "files": 1, "inputs": {"a.en": "a" * 64}}
-    assert json.loads(europarl.dataset.profile) == profile
-    tags = {tag.key: tag.value for tag in datasets[f"{corpus} source back"].tags}
-    assert tags == {"mlflow.data.context": "training", "weight": "0.5", "tag": "<bt>"}
-    (checkpoint,) = logged_models(client, run, "checkpoint")
-    (loss,) = checkpoint.metrics
-    assert (loss.key, loss.value, loss.dataset_name) == ("train/loss", 4.5, corpus)
-    assert loss.dataset_digest == datasets[corpus].dataset.digest
-    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss")] == [10, 20]
 
 
 def test_a_killed_run_is_failed_until_it_is_resumed(run_folder: Path, store: str, tmp_path: Path) -> None:

@@ -213,13 +213,6 @@ def test_the_notes_of_a_release_need_its_tag() -> None:
     assert wrong.stderr == f"the tag is v99, but dstransformer/__init__.py says {__version__}\n"
 
 
-def test_workflows_name_actions_by_hash_and_version() -> None:
-    workflows = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / ".github/workflows").glob("*.yaml"))
-    uses = re.findall(r"uses: (.*)", workflows)
-    assert len(uses) > 5
-    assert [one for one in uses if not re.fullmatch(r"[\w/.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
-
-
 def test_the_reference_is_what_the_parsers_and_the_base_preset_generate() -> None:
     generator = load_generator()
     for page, generate in generator.PAGES.items():

@@ -37,5 +37,5 @@ def test_each_name_is_that_of_its_module(name: str) -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'dstransformer' has no attribute 'Trainer'"):
+    with pytest.raises(AttributeError, match="'Trainer'"):
         dstransformer.Trainer  # noqa: B018

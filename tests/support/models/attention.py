@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from dstransformer.config import ModelConfig, load_config
+from dstransformer.config import ModelConfig
 from dstransformer.extras.paper.attention_view import View
 from dstransformer.model import Transformer, save_bundle
 from support.data.corpora import small_tokenizer
-from support.models.packed import tiny_config
+from support.models.packed import load_tiny, overriding
 
 
 def save_tiny_bundle(
     folder: Path, overrides: tuple[str, ...] = (), *, scale: float = 1.0, **model_changes: Any
 ) -> Path:
     """Save a bundle of 3 layers with 4 heads, whose random weights are multiplied by ``scale``."""
-    base = load_config("base", ["decoding.max_extra_tokens=6", *overrides])
-    config = base.model_copy(update={"model": tiny_config(**{"num_layers": 3, **model_changes})})
+    config = load_tiny("decoding.max_extra_tokens=6", *overrides, *overriding(num_layers=3, **model_changes))
     weights = {name: weight * scale for name, weight in random_model(config.model).state_dict().items()}
     save_bundle(folder, weights, config, small_tokenizer(), {"step": 0})
     return folder

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dstransformer.config import ModelConfig, load_config
+from dstransformer.config import Config, ModelConfig, load_config
 from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer
 
 VOCAB = 40
 
 
+#: A small architecture without dropout.
+TINY = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "dropout": 0.0}
+
+
+@cache
+def load_tiny(*overrides: str) -> Config:
+    """``base`` with that architecture, loaded and checked as a user's configuration is."""
+    return load_config("base", [*overriding(**TINY), *overrides])
+
+
+def overriding(**changes: Any) -> list[str]:
+    """The overrides that set these values of ``model``."""
+    return [f"model.{key}={json.dumps(value)}" for key, value in changes.items()]
+
+
 def tiny_config(**changes: Any) -> ModelConfig:
-    """A small architecture without dropout; keyword arguments override single values."""
-    small = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "dropout": 0.0}
-    return load_config("base").model.model_copy(update=small | changes)
+    """The small architecture; keyword arguments override single values."""
+    return load_tiny(*overriding(**changes)).model
 
 
 def draw_pairs(lengths: tuple[tuple[int, int], ...] = ((5, 7), (1, 3), (9, 2), (4, 4))) -> list[tuple[Tensor, Tensor]]:

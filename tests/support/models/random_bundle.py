@@ -7,19 +7,17 @@ from typing import Any
 
 import torch
 
-from dstransformer.config import load_config
 from dstransformer.data import Tokenizer
 from dstransformer.model import Transformer, save_bundle
 from support.data.corpora import train_model
+from support.models.packed import load_tiny, overriding
 
 
 def random_bundle(
     folder: Path, tokenizer: Tokenizer | None = None, provenance: dict[str, Any] | None = None, **model_changes: Any
 ) -> Path:
     """A bundle with random weights, biases and norms."""
-    config = load_config("base")
-    shape = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "vocab_multiple": 16}
-    config = config.model_copy(update={"model": config.model.model_copy(update=shape | model_changes)})
+    config = load_tiny(*overriding(**{"vocab_multiple": 16, **model_changes}))
     tokenizer = tokenizer or Tokenizer(train_model())
     torch.manual_seed(3)
     model = Transformer(config.model, tokenizer.vocab_size, src_vocab_size=tokenizer.src.vocab_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any, NoReturn
 
 from dstransformer.errors import DataError, StorageError
@@ -18,14 +17,12 @@ ERRORS: dict[str, Exception] = {
 
 
 class FakeModel:
-    """Raises the error that a batch names, sleeps if it is ``sleep``, and returns any other batch."""
+    """Raises the error that a batch names, and returns any other batch."""
 
     info = ("facts", 1)
     ended = None
 
     def search(self, batch: Any) -> Any:
-        if batch == "sleep":
-            time.sleep(1e6)
         if batch in ERRORS:
             raise ERRORS[batch]
         return [batch]

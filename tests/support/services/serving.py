@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dstransformer.config import Config, load_config
+from dstransformer.config import Config
 from dstransformer.model import Transformer, save_bundle
 from support.data.corpora import small_tokenizer
-from support.models.packed import tiny_config
+from support.models.packed import load_tiny
 from support.processes.forks import Fork, environment
 from support.processes.launching import LIMIT, forked, free_port, wait_until
 
 
 def small_experiment() -> Config:
     """A configuration of a small model whose batches have at most 40 source tokens."""
-    base = load_config("base", ["decoding.max_extra_tokens=6", "decoding.batch_tokens=40"])
-    return base.model_copy(update={"model": tiny_config(tie_embeddings="none")})
+    return load_tiny("decoding.max_extra_tokens=6", "decoding.batch_tokens=40", "model.tie_embeddings=none")
 
 
 def small_model() -> Transformer:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dstransformer.config import Config, load_config
 from dstransformer.data import Corpus
 from dstransformer.data.links import LinkReader
 from dstransformer.data.packing import build_batch
 from dstransformer.model import Transformer, save_bundle
-from support.models.packed import tiny_config
+from support.models.packed import load_tiny, overriding
 
 
 def trained_bundle(
@@ -37,8 +36,8 @@ def trained_bundle(
         anneal: Whether the learning rate falls to zero during the second half.
         model_changes: Values of the configuration's ``model``.
     """
-    config = _experiment(**model_changes)
-    config = config.model_copy(update={"loss": config.loss.model_copy(update={"guided_alignment": guided})})
+    shape = {"d_model": 64, "d_ff": 128, "d_k": 16, "d_v": 16} | model_changes
+    config = load_tiny("decoding.max_extra_tokens=10", f"loss.guided_alignment={guided}", *overriding(**shape))
     opened = Corpus.open(corpus)
     split = opened.split("train")
     torch.manual_seed(1)
@@ -69,9 +68,3 @@ def trained_bundle(
         folder, model.state_dict(), config, opened.tokenizer, {"step": updates, "sources": ["toy"], **languages}
     )
     return folder
-
-
-def _experiment(**model_changes: Any) -> Config:
-    base = load_config("base", ["decoding.max_extra_tokens=10"])
-    shape = {"d_model": 64, "d_ff": 128, "num_heads": 4, "d_k": 16, "d_v": 16} | model_changes
-    return base.model_copy(update={"model": tiny_config(**shape)})

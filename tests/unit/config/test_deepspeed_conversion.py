@@ -114,7 +114,7 @@ def test_all_that_cannot_be_used_is_named_at_once_with_the_command_that_converts
 def test_a_section_that_would_do_nothing_or_harm_is_refused_unless_it_is_off(tmp_path: Path, section: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({section: {"enabled": True}}))
-    with pytest.raises(ConfigError, match=rf"states '{section}': {UNSUPPORTED[section]}; remove it"):
+    with pytest.raises(ConfigError, match=f"'{section}'"):
         compose(load_config("base", (), ["zero1", "bf16", str(path)]), 1)
     path.write_text(json.dumps({section: {"enabled": False}}))
     assert compose(load_config("base", (), ["zero1", "bf16", str(path)]), 1)
@@ -123,7 +123,7 @@ def test_a_section_that_would_do_nothing_or_harm_is_refused_unless_it_is_off(tmp
 def test_so_is_a_precision_for_sequence_parallelism(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text('{"seq_parallel_communication_data_type": "bf16"}')
-    with pytest.raises(ConfigError, match="this model has no sequence parallelism; remove it"):
+    with pytest.raises(ConfigError, match="sequence parallelism"):
         compose(load_config("base", (), ["zero1", "bf16", str(path)]), 1)
 
 

@@ -29,5 +29,5 @@ def test_what_does_not_fit_its_pair_is_refused(line: str, message: str) -> None:
 
 def test_an_alignment_to_learn_has_no_possible_links() -> None:
     assert parse_links("1-2 0-0", (3, 3), "") == [(0, 0), (1, 2)]
-    with pytest.raises(DataError, match=r"links, line 1: 1p2 is a possible link, .* write 1-2, or leave it out"):
+    with pytest.raises(DataError, match="links, line 1: 1p2"):
         parse_links("0-0 1p2", (3, 3), "links, line 1")

@@ -109,13 +109,6 @@ def test_pairs_are_chosen_with_the_given_probability_and_others_keep_their_piece
         assert is_changed != np.array_equal(before, now)
 
 
-def test_modifiers_follow_each_other() -> None:
-    assert modify(build(UPPER, CaseChange(modifier="title", probability=1.0)), SRC, TGT)[0][0].startswith("The Quick")
-    src, tgt = modify(build(NOISE, UPPER), SRC, TGT)
-    assert all(text.startswith(TEXT[0].upper()) for text in src[::2])
-    assert [text.rpartition(".")[2] for text in src] == [text.rpartition(".")[2] for text in tgt]
-
-
 def test_changes_depend_on_seed_epoch_update_and_pair_only() -> None:
     pairs = (*encode(SRC), *encode(TGT))
     rows = np.arange(100)

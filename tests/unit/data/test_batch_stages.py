@@ -74,13 +74,6 @@ def test_updates_grow_within_an_epoch() -> None:
     assert np.diff(chosen.bounds).tolist() == [5] * 3 + [8] * 5 + [5], "a quarter of what a mixture chose"
 
 
-def test_updates_may_shrink() -> None:
-    lengths = np.full(43, 10, dtype=np.int32)
-    budget = Budget(100, 100, 1, (BatchStage(epochs=0.9, share=1.0), BatchStage(epochs=1, share=0.4)))
-    plan = plan_epoch(lengths, lengths, 1, 0, budget)
-    assert np.diff(plan.bounds).tolist() == [10, 10, 10, 10, 3]
-
-
 def test_without_stages_or_with_whole_ones_the_plan_is_the_same() -> None:
     lengths = np.random.default_rng(2).integers(1, LONGEST, 500, dtype=np.int32)
     plain, whole = (
@@ -162,9 +155,7 @@ def test_a_stage_must_hold_the_longest_sentence_and_its_micro_batches(split: Spl
     with pytest.raises(DataError, match=message + r"\d+\): raise its share"):
         check_split(split, Budget(2 * int(src.max()) - 2, 1000, 1, half))
     lengths = np.full(40, 10, dtype=np.int32)
-    with pytest.raises(
-        DataError, match=r"holds 4 sentence pairs.*micro_batches = 8: raise the shares of batch\.stages"
-    ):
+    with pytest.raises(DataError, match=r"micro_batches = 8.*batch\.stages"):
         plan_epoch(lengths, lengths, 1, 0, Budget(80, 80, 8, half))
 
 

@@ -113,7 +113,7 @@ def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path, content: str) 
 def test_counts_are_compared_with_the_shards(tmp_path: Path, change: Change, wanted: str) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
     edit(path, change)
-    with pytest.raises(DataError, match=rf"manifest\.json is damaged \(splits\.train: .*{wanted}"):
+    with pytest.raises(DataError, match=rf"manifest\.json .*splits\.train: .*{wanted}"):
         Corpus.open(path)
 
 

@@ -20,7 +20,7 @@ def test_a_direction_is_named_by_its_language_or_its_tag(to: str, found: Directi
 
 
 def test_of_several_tags_into_a_language_none_is_guessed() -> None:
-    with pytest.raises(UserError, match="--to 'deu': several tags lead into de: <bt>, >>deu<<; name one with --to"):
+    with pytest.raises(UserError, match=r"--to 'deu': .*<bt>, >>deu<<"):
         choose_direction([BACK, EN, DE], "deu")
     plain = Direction("en", "de", None)
     assert choose_direction([BACK, EN, plain], "de") == plain
@@ -29,7 +29,7 @@ def test_of_several_tags_into_a_language_none_is_guessed() -> None:
 def test_an_unknown_language_is_refused_with_those_there_are() -> None:
     with pytest.raises(UserError, match=r"--to .ru.: the model translates into de, en; its tags are >>deu<<, >>eng<<$"):
         choose_direction([DE, EN], "ru")
-    with pytest.raises(UserError, match="--to 'ru': the model translates into fr; it has no tags"):
+    with pytest.raises(UserError, match="--to 'ru'"):
         choose_direction([PLAIN], "ru")
 
 
@@ -42,12 +42,10 @@ def test_sentences_get_the_chosen_tag_unless_they_have_one() -> None:
 def test_a_tag_that_is_missing_or_unknown_is_refused() -> None:
     tags = Tags([DE, EN])
     assert tags.split([">>deu<< A dog.", ""], 1) == ([">>deu<< ", ""], ["A dog.", ""])
-    with pytest.raises(
-        UserError, match=r"sentence 8 begins with no tag, .* name one with --to, or .* of >>deu<<, >>eng"
-    ):
+    with pytest.raises(UserError, match=r"sentence 8 .*>>deu<<, >>eng"):
         tags.split([">>deu<< A dog.", "A dog."], 7)
     for chosen in (tags, Tags([DE, EN], "de")):
-        with pytest.raises(UserError, match="sentence 1: the model has no tag '>>fra<<'; it has >>deu<<, >>eng<<"):
+        with pytest.raises(UserError, match="'>>fra<<'"):
             chosen.split([">>fra<< A dog."], 1)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
 from support.data.corpora import TEXT, train_model, write_corpus
 
 from data_prep.grammar.grammar import generate_pairs
@@ -90,21 +89,6 @@ def test_pieces_depend_on_seed_epoch_update_and_micro_batch(kind: str) -> None:
     assert rows(*both[:2]) != rows(*both[2:]), "the two sides differ"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_sentences_grow_as_much_as_with_sentencepiece_sampling(kind: str) -> None:
-    """Words too long to be remembered too."""
-    unspaced = "".join(SENTENCES).replace(" ", "")[:400]
-    growth = 1.05 if kind == "bpe" else 1.02
-    for texts in (TEXT * 300, [unspaced] * 300):
-        stored = encode(kind, texts)
-        ours = sum(map(len, sample_rows(build(kind), *stored)))
-        theirs = sentencepiece.SentencePieceProcessor(model_proto=model(kind)).encode(
-            texts, enable_sampling=True, alpha=0.2, nbest_size=-1
-        )
-        assert ours == pytest.approx(sum(map(len, theirs)), rel=0.02)
-        assert ours > growth * stored[1].sum()
-
-
 @pytest.mark.parametrize(("kind", "amount"), [("bpe", 1e-12), ("unigram", 10_000.0)])
 def test_without_chance_pieces_are_those_of_sentencepiece(kind: str, amount: float) -> None:
     texts = [*SENTENCES, "Zwölf quirlige Boxer the of over Männer", "a", "  übermäßig  "]
@@ -165,15 +149,6 @@ def test_bytes_unknown_pieces_symbols_and_sentences_that_would_grow_too_long_are
     after = sample_rows(build(kind, 0.3, max_pieces=longest), *before)
     assert max(map(len, after)) <= longest
     assert {new == old for new, old in zip(after, rows(*before), strict=True)} == {True, False}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_empty_sentences_stay_empty(kind: str) -> None:
-    ids, lengths = encode(kind, ["Zwei Männer"])
-    gaps = np.array([0, *lengths, 0], dtype=np.int32)
-    sampled = build(kind).sample((ids, gaps, ids[:0], gaps * 0), 0, 0, 0)
-    assert sampled[1].tolist()[::2] == [0, 0]
-    assert sampled[3].tolist() == [0, 0, 0]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -120,7 +120,7 @@ def test_a_mixture_weighs_the_blocks_of_its_sources(split: Split) -> None:
 
 def test_a_mixture_without_a_whole_block_is_refused(split: Split) -> None:
     mixture = Mixture((120, 80), (0, 2), ((1.0, 0.0), (0.1, 0.1)))
-    with pytest.raises(ConfigError, match="stage 2 of the mixture takes less than one block of 20 pairs in an epoch"):
+    with pytest.raises(ConfigError, match="stage 2"):
         WindowPlanner(split, BUDGET, 1, mixture, WINDOW, 20)
 
 
@@ -166,7 +166,7 @@ def test_lengths_of_ranges_are_those_of_the_pairs(split: Split, ranges: list[tup
 
 @pytest.mark.parametrize("borders", [(-1, 3), (0, PAIRS + 1), (5, 4)])
 def test_lengths_outside_of_the_split_are_refused(split: Split, borders: tuple[int, int]) -> None:
-    with pytest.raises(IndexError, match=f"requested from a split of {PAIRS} pairs"):
+    with pytest.raises(IndexError, match=f"{PAIRS} pairs"):
         split.lengths(np.array(borders[:1]), np.array(borders[1:]))
 
 
@@ -174,7 +174,7 @@ def test_a_pair_that_no_update_holds_is_named(split: Split) -> None:
     src, tgt = training_lengths(split)
     check_split(split, Budget(int(src.max()), int(tgt.max()), 1))
     number = int(src.argmax())
-    with pytest.raises(DataError, match=rf"training pair {number} has {src.max()} src tokens.*batch\.src_tokens = "):
+    with pytest.raises(DataError, match=rf"pair {number} .*batch\.src_tokens"):
         check_split(split, Budget(int(src.max()) - 1, 100, 1))
 
 

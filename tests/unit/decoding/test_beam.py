@@ -94,7 +94,7 @@ def assert_same(actual: list[list[Hypothesis]], expected: list[list[Hypothesis]]
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_wide_beam_finds_what_enumeration_finds(seed: int, alpha: float) -> None:
     model = toy_model(seed)
     sources = draw_sources((2, 0, 1))
@@ -192,9 +192,9 @@ def test_a_batch_equals_one_sentence_at_a_time(seed: int, beam_size: int) -> Non
     assert_same(search(model, sources, settings, beam_size), alone)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 9.0])
-@pytest.mark.parametrize("n_best", [1, 2, 4])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("alpha", [0.6, 9.0])
+@pytest.mark.parametrize("n_best", [1, 4])
+@pytest.mark.parametrize("seed", range(2))
 def test_dropping_sentences_or_rows_changes_nothing(
     seed: int, n_best: int, alpha: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,7 +294,7 @@ def test_half_precision_scores_are_summed_in_full_precision() -> None:
 
 
 def test_n_best_beyond_the_beam_is_refused() -> None:
-    with pytest.raises(ValueError, match="n_best is 5, but the beam has 4"):
+    with pytest.raises(ValueError, match=r"n_best is 5.*4"):
         search(toy_model(0), draw_sources(), decoding(4), n_best=5)
 
 

@@ -105,11 +105,11 @@ def test_parts_of_another_command_are_refused(text: str, tmp_path: Path, bundle:
     def go_on(request: Request = Request(), one: Translator = translator) -> None:  # noqa: B008
         parts.translate_in_parts(text, str(out), lambda: one, request, Processes(0, 0, 1))
 
-    with pytest.raises(UserError, match=r"out\.parts was begun with n_best 1, not 2: repeat that command, or remove"):
+    with pytest.raises(UserError, match=r"out\.parts .*n_best 1, not 2"):
         go_on(Request(n_best=2))
-    with pytest.raises(UserError, match=r"was begun with beam_size 4, not 2"):
+    with pytest.raises(UserError, match="beam_size 4, not 2"):
         go_on(one=load_translator(bundle, beam_size=2))
-    with pytest.raises(UserError, match=r"was begun with tokenised None, not True"):
+    with pytest.raises(UserError, match="tokenised None, not True"):
         parts.translate_in_parts(
             text, str(out), lambda: translator, Request(), Processes(0, 0, 1), extra={"tokenised": True}
         )
@@ -121,11 +121,11 @@ def test_parts_of_another_command_are_refused(text: str, tmp_path: Path, bundle:
     with pytest.raises(DataError, match="99"):
         go_on()
     job.write_text("{")
-    with pytest.raises(DataError, match=r"job\.json is damaged: remove .*out\.parts to begin again"):
+    with pytest.raises(DataError, match=r"job\.json .*out\.parts"):
         go_on()
     job.write_text(content)
     Path(text).write_text("other\n")
-    with pytest.raises(DataError, match=r"text has changed since .*out\.parts was begun"):
+    with pytest.raises(DataError, match=r"text .*out\.parts"):
         go_on()
     assert not out.exists()
 
@@ -143,9 +143,9 @@ def test_changed_prefixes_are_refused(text: str, tmp_path: Path, bundle: Path, t
     with pytest.raises(KeyboardInterrupt):
         go_on(StoppingTranslator)
     prefixes.write_text("dog\n" * len(LINES))
-    with pytest.raises(DataError, match=r"prefixes has changed since .*out\.parts was begun"):
+    with pytest.raises(DataError, match=r"prefixes .*out\.parts"):
         go_on(Translator)
-    with pytest.raises(UserError, match="prefixes is an input of this command"):
+    with pytest.raises(UserError, match="prefixes is an input"):
         parts.translate_in_parts(text, str(prefixes), lambda: translator, request, Processes(0, 0, 1), overwrite=True)
 
 
@@ -187,33 +187,6 @@ def test_a_process_that_comes_too_late_leaves_all_as_it_is(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out", "text"]
 
 
-def test_rank_0_says_what_it_waits_for(
-    text: str,
-    tmp_path: Path,
-    translator: Translator,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    out = tmp_path / "out"
-
-    def take_part(rank: int) -> None:
-        parts.translate_in_parts(text, str(out), lambda: translator, Request(), Processes(rank, rank, 2))
-
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 2:
-            take_part(1)
-
-    monkeypatch.setattr(parts, "WARN_SECONDS", 0.0)
-    monkeypatch.setattr("time.sleep", sleep)
-    take_part(0)
-    assert len(slept) == 2
-    assert "parts of other processes in" in caplog.text
-    assert out.exists()
-
-
 def test_what_would_fail_after_the_work_is_refused_before(text: str, tmp_path: Path, bundle: Path) -> None:
     def load() -> Translator:
         raise AssertionError("loaded")
@@ -234,17 +207,3 @@ def test_what_would_fail_after_the_work_is_refused_before(text: str, tmp_path: P
                 str(tmp_path / source), str(tmp_path / output), load, Request(), Processes(0, 0, 1), overwrite=True
             )
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_finished_output_is_not_made_again(text: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.write_text("mine")
-
-    def load() -> Translator:
-        raise AssertionError("loaded")
-
-    with pytest.raises(UserError, match="out already exists: replace it with --overwrite"):
-        parts.translate_in_parts(text, str(out), load, Request(), Processes(0, 0, 1))
-    with pytest.raises(DataError, match="cannot read"):
-        parts.translate_in_parts(str(tmp_path / "none"), f"{out}2", load, Request(), Processes(0, 0, 1))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text"]

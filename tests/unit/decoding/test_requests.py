@@ -40,13 +40,13 @@ def test_of_equal_texts_the_best_is_kept() -> None:
         ["2", "-0.750000", "-2.000000", "der Hund"],
     ]
     assert Request(n_best=3).choose(outputs) == outputs
-    with pytest.raises(ConfigError, match="--distinct is for lists of several outputs: add --n-best N"):
+    with pytest.raises(ConfigError, match=r"--distinct .*--n-best"):
         Request(distinct=True)
 
 
 @pytest.mark.parametrize("n_best", [0, 5])
 def test_more_outputs_than_the_beam_are_refused(translator: Translator, n_best: int) -> None:
-    with pytest.raises(ConfigError, match=f"--n-best {n_best}: must be from 1 to the beam size, 4: raise --beam"):
+    with pytest.raises(ConfigError, match=f"--n-best {n_best}"):
         translator.search(TEXT, n_best=n_best)
 
 
@@ -58,7 +58,7 @@ def test_outputs_begin_with_the_text_of_their_prefix(translator: Translator) -> 
     assert [outputs[0].text for _, outputs in stream] == [
         found[0].text for found in translator.search(TEXT[:3], prefixes=prefixes)
     ]
-    with pytest.raises(DataError, match="there is no prefix for line 3: --prefix-file needs one for every line"):
+    with pytest.raises(DataError, match="line 3: --prefix-file"):
         list(translator.iter_search(TEXT[:3], prefixes=iter(prefixes[:2]), buffer_lines=2))
 
 
@@ -158,7 +158,7 @@ def test_long_lines_are_translated_in_parts_or_not_at_all(
     assert joined.text == " ".join(one.text for one in parts)
     assert joined.log_probability == pytest.approx(sum(one.log_probability for one in parts))
     assert [dog[0].text, fox[0].text] == translator.translate(["dog", "fox"])
-    with pytest.raises(ConfigError, match="--long split takes the best output of each part"):
+    with pytest.raises(ConfigError, match="--long"):
         translator.search(lines, n_best=2)
     translator.settings = translator.settings.model_copy(update={"long_inputs": "refuse"})
     assert translator.translate(lines)[1] == ""
@@ -200,5 +200,5 @@ def test_models_of_an_ensemble_share_a_tokenizer(
     other = Tokenizer(train_model(vocab_size=330))
     weights = Transformer(config.model, other.vocab_size).state_dict()
     save_bundle(tmp_path / "other", weights, config, other, {"step": 0})
-    with pytest.raises(DataError, match=r"other has another tokenizer than .*bundle .* only with one vocabulary"):
+    with pytest.raises(DataError, match=r"other .*tokenizer .*bundle"):
         load_translator(bundle, others=[tmp_path / "other"])

@@ -174,11 +174,11 @@ class TestCommand:
         lists = [{"line": 1, "source": "a", "text": "b", "log_probability": -1.0, "tokens": 2}]
         (tmp_path / "nbest").write_text("".join(json.dumps(fields) + "\n" for fields in lists))
         nbest = str(tmp_path / "nbest")
-        with pytest.raises(DataError, match="source line 1: the reverse model computes NaN: try another --precision"):
+        with pytest.raises(DataError, match=r"source line 1: .*--precision"):
             list(with_reverse_scores(iter_nbest(nbest), load(), nbest))
 
     def test_a_parser_is_refused(self, bundle: Path) -> None:
         config = bundle / "config.yaml"
         config.write_text(config.read_text().replace("trees: null", "trees: {tags: keep, closing: label}"))
-        with pytest.raises(DataError, match="is a parser: name the bundle of a translation model"):
+        with pytest.raises(DataError, match="is a parser"):
             Scorer.load(bundle)

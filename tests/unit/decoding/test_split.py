@@ -64,7 +64,7 @@ def test_a_file_and_a_stream_keep_every_byte(
 
 
 def test_only_the_best_is_asked_for(translator: Translator) -> None:
-    with pytest.raises(ConfigError, match="--split takes the best output of each part: leave out --n-best"):
+    with pytest.raises(ConfigError, match=r"--split .*--n-best"):
         translator.search(SENTENCES, n_best=2, split=True)
-    with pytest.raises(ConfigError, match="--split takes the best output of each sentence: leave out --n-best"):
+    with pytest.raises(ConfigError, match=r"--split .*--n-best"):
         Request(split=True, prefix="a")

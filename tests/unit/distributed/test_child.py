@@ -11,7 +11,6 @@ import pytest
 from support.processes.launching import wait_until
 
 from dstransformer.distributed.child import run_dst
-from dstransformer.errors import StorageError
 
 #: Runs a child that does nothing but what it first asks of the kernel.
 WAITING = """
@@ -51,11 +50,6 @@ def test_a_child_does_not_see_the_launcher(tmp_path: Path, monkeypatch: pytest.M
     assert "WORLD_SIZE" not in ended.error
     ended = run_dst(["train", "toy", "--corpus", "c", "--run", "r"], tmp_path / "log", {"WORLD_SIZE": "2"})
     assert "WORLD_SIZE" in ended.error
-
-
-def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(StorageError):
-        run_dst(["presets"], tmp_path / "no" / "log", {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

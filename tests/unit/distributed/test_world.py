@@ -39,12 +39,12 @@ def test_without_a_launcher_there_is_one_process(variables: dict[str, str]) -> N
 ])  # fmt: skip
 def test_a_variable_that_is_not_a_number_is_refused_by_name(variables: dict[str, str]) -> None:
     name, value = next(iter(variables.items()))
-    with pytest.raises(UserError, match=f"{name} is '{value}', not a number"):
+    with pytest.raises(UserError, match=f"{name} is '{value}'"):
         read_processes(variables)
 
 
 def test_world_size_without_rank_is_refused() -> None:
-    with pytest.raises(UserError, match=r"WORLD_SIZE=2 but no RANK: .*deepspeed -q --num_gpus 2"):
+    with pytest.raises(UserError, match="WORLD_SIZE=2 but no RANK"):
         read_processes({"WORLD_SIZE": "2"})
     assert read_processes({"WORLD_SIZE": "8"}, require_rank=False) == Processes(0, 0, 8), "a dry run plans for eight"
 
@@ -58,7 +58,7 @@ def test_a_port_in_use_is_reported() -> None:
         variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
         for name, value in variables.items():
             os.environ[name] = value
-        with pytest.raises(DstError, match=rf"port {port} of 127.0.0.1.* is in use .* MASTER_PORT .* --master_port"):
+        with pytest.raises(DstError, match=f"port {port} of 127.0.0.1.*MASTER_PORT"):
             join_world(read_processes(variables))
 
 
@@ -70,7 +70,7 @@ def test_a_process_announces_that_it_waits_for_the_others(
     variables = {"MASTER_PORT": str(world.free_port()), "RANK": "1", "WORLD_SIZE": "2"}
     for name, value in variables.items():
         os.environ[name] = value
-    with pytest.raises(DstError, match=r"the 2 processes did not join .* where rank 0 should"):
+    with pytest.raises(DstError, match=r"2 processes .*rank 0"):
         join_world(read_processes(variables), join_timeout=timedelta(seconds=1))
     (notice,) = (record.message for record in caplog.records if record.name == world.__name__)
     assert notice.startswith("rank 1 is waiting for the other processes of WORLD_SIZE=2 at 127.0.0.1:")
@@ -82,7 +82,7 @@ def test_the_processes_that_did_not_join_are_named() -> None:
     variables = {"MASTER_PORT": str(world.free_port()), "RANK": "0", "WORLD_SIZE": "3"}
     for name, value in variables.items():
         os.environ[name] = value
-    with pytest.raises(DstError, match=r"^the 3 processes did not join at 127.0.0.1:\d+ in 1 s: rank 1, 2 is missing;"):
+    with pytest.raises(DstError, match=r"3 processes .*127.0.0.1:\d+ .*rank 1, 2"):
         join_world(read_processes(variables), join_timeout=timedelta(seconds=1))
 
 
@@ -170,7 +170,7 @@ def test_variables_that_libraries_read_are_checked_first(name: str, value: str, 
     if sound:
         check_environment({name: value})
         return
-    with pytest.raises(UserError, match=f"{name} is '{value}': set a whole number from 1 to"):
+    with pytest.raises(UserError, match=f"{name} is '{value}'"):
         check_environment({name: value})
 
 

@@ -242,15 +242,15 @@ def test_a_tokenizer_that_does_not_fit_the_language_is_said(code: str | None, ch
 
 def test_a_tokenizer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bleu_module, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"BLEU of ja needs .* ja-mecab: install it with `pip install 'dstransf"):
+    with pytest.raises(ConfigError, match=r"ja .*ja-mecab: .*pip install"):
         bleu_tokenizer("ja")
-    with pytest.raises(ConfigError, match=r"--tokenize flores200 needs .*: on a machine with internet access"):
+    with pytest.raises(ConfigError, match="--tokenize flores200"):
         bleu_tokenizer("de", "flores200", "--tokenize ")
 
 
 @pytest.mark.parametrize("code", ["zh", "ja", "ko", "th"])
 def test_text_of_an_unknown_language_is_not_guessed(code: str, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ConfigError, match="BLEU depends on the language of this text, which is not known: choose"):
+    with pytest.raises(ConfigError, match=r"language .*not known"):
         text_tokenizer(TEXTS[code][1], "auto", "--tokenize ")
     assert text_tokenizer(TEXTS[code][1], "char", "--tokenize ") == "char"
     assert text_tokenizer(TEXTS["ar"][1], "auto", "--tokenize ") == "13a"

@@ -102,11 +102,3 @@ def test_a_score_that_is_not_a_number_is_an_error(python: str, checkpoint: Path)
         pytest.raises(DstError, match="COMET of a sentence is"),
     ):
         comet.score(["x"], ["nan"], ["y"])
-
-
-def test_a_process_that_ends_is_named(python: str, checkpoint: Path) -> None:
-    checkpoint.write_text("dies")
-    with pytest.raises(DstError, match=r"^the process of --comet \(.*python\) ended with status 1: out of memory$"):
-        LearnedMetric("comet", str(checkpoint), python)
-    with pytest.raises(DstError, match=r"the process of --comet \(true\) ended with status 0$"):
-        LearnedMetric("comet", str(checkpoint), "true")

@@ -16,6 +16,7 @@ from support.processes.environments import side_python
 from dstransformer.cli import main
 from dstransformer.data import Tokenizer
 from dstransformer.decoding.commands import load_translator
+from dstransformer.errors import DataError, UserError
 from dstransformer.exchange.argos import argos_code, export_argos
 
 #: Writes a model for MiniSBD, whose own ones are downloads: a sentence ends after a full stop.
@@ -94,33 +95,34 @@ def test_codes_are_those_of_argos_translate(code: str, expected: str) -> None:
     assert argos_code(code) == expected
 
 
-def test_what_a_package_cannot_hold_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directions = [{"src_lang": "en", "tgt_lang": code, "tag": f">>{code}<<"} for code in ("de", "fr")]
-    symbols = Tokenizer(train_model(user_defined_symbols=["▁>>de<<", "▁>>fr<<"]))
-    separate = Tokenizer(train_model(), src=Tokenizer(train_model(vocab_size=330)))
-    bundles = {
-        "has several directions": random_bundle(tmp_path / "1", symbols, {"directions": directions}),
-        "has a vocabulary for each language": random_bundle(tmp_path / "2", separate, tie_embeddings="target"),
-        "does not say its languages": random_bundle(tmp_path / "3", provenance={"src_lang": None}),
-    }
-    out = tmp_path / "out.argosmodel"
-    for message, bundle in bundles.items():
-        assert main(["export", "argos", str(bundle), str(out)]) == 2
-        error = capsys.readouterr().err
-        assert f"{bundle} {message}" in error
-        assert error.count("\n") == 1
-    bundle = random_bundle(tmp_path / "fits")
-    assert main(["export", "argos", str(bundle), str(out), "--sentences", str(bundle)]) == 2
-    assert "is not a file NAME.onnx: name MiniSBD's model of the source language" in capsys.readouterr().err
-    for text, options, message in (
-        ("a thesis", (), "already exists: replace it with --overwrite"),
-        ("a thesis", ("--overwrite",), "is not a package of Argos Translate"),
-    ):
-        out.write_text(text)
-        assert main(["export", "argos", str(bundle), str(out), *options]) == 2
-        assert message in capsys.readouterr().err
-        assert out.read_text() == text
-    out.unlink()
+@pytest.mark.parametrize("reason", [
+    "has several directions", "has a vocabulary for each language", "does not say its languages",
+])  # fmt: skip
+def test_what_a_package_cannot_hold_is_refused(reason: str, tmp_path: Path) -> None:
+    tokenizer, provenance, changes = None, {}, {}
+    if "directions" in reason:
+        tokenizer = Tokenizer(train_model(user_defined_symbols=["▁>>de<<", "▁>>fr<<"]))
+        tags = [{"src_lang": "en", "tgt_lang": code, "tag": f">>{code}<<"} for code in ("de", "fr")]
+        provenance = {"directions": tags}
+    elif "vocabulary" in reason:
+        tokenizer = Tokenizer(train_model(), src=Tokenizer(train_model(vocab_size=330)))
+        changes = {"tie_embeddings": "target"}
+    else:
+        provenance = {"src_lang": None}
+    bundle = random_bundle(tmp_path / "bundle", tokenizer, provenance, **changes)
+    with pytest.raises(DataError, match=f"{bundle} {reason}"):
+        export_argos(bundle, tmp_path / "out.argosmodel")
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_only_a_package_is_replaced_and_only_when_asked(tmp_path: Path) -> None:
+    bundle, out = random_bundle(tmp_path / "bundle"), tmp_path / "out.argosmodel"
+    with pytest.raises(DataError, match=str(bundle)):
+        export_argos(bundle, out, sentences=bundle)
     export_argos(bundle, out)
     export_argos(bundle, out, overwrite=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3", "fits", "out.argosmodel"]
+    out.write_text("a thesis")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match=str(out)):
+            export_argos(bundle, out, overwrite=overwrite)
+    assert out.read_text() == "a thesis"

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
 import re
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +21,6 @@ from dstransformer.errors import DataError, UserError
 from dstransformer.exchange.hf_export import FILES, TARGET_FILES, export_hf
 from dstransformer.exchange.hf_tokenizer import tokenizer_json
 from dstransformer.model import Transformer, open_bundle, save_bundle
-
-MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data")) / "multi30k"
 
 #: Text that tokenizers get wrong: odd spaces, control and invisible characters, what looks like special pieces.
 ODD = [
@@ -112,7 +106,7 @@ def test_each_language_has_its_own_tokens(tmp_path: Path) -> None:
     found = [path.relative_to(tmp_path / "hf").as_posix() for path in (tmp_path / "hf").rglob("*") if path.is_file()]
     assert sorted(found) == sorted((*FILES, *TARGET_FILES))
     unlike = Tokenizer(train_model(user_defined_symbols=["x<s>"]), src=tokenizer.src)
-    with pytest.raises(DataError, match="the target tokenizer cannot be written for Hugging Face: its symbol"):
+    with pytest.raises(DataError, match=r"target tokenizer .*symbol"):
         export_hf(random_bundle(tmp_path / "other", unlike, tie_embeddings="none"), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 
@@ -188,28 +182,6 @@ def test_the_tokens_are_the_same(tmp_path: Path, options: dict[str, Any]) -> Non
     assert theirs.batch_decode(tokenizer.encode(plain), skip_special_tokens=True) == plain
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("symbols", [[], ["\u2581<bt>", "<ph1>"]])
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-@pytest.mark.extended
-def test_the_tokens_of_real_text_are_the_same(kind: str, symbols: list[str], tmp_path: Path) -> None:
-    if not MULTI30K.is_dir():
-        pytest.skip(f"no {MULTI30K}; set DST_SHARED_DATA")
-    lines = []
-    for side in ("en", "de"):
-        with gzip.open(MULTI30K / f"train.{side}.gz", "rt", encoding="utf-8") as file:
-            lines += [line.rstrip("\n") for line in islice(file, 5000)]
-    if symbols:
-        lines = [f"<bt> {line.replace('a', '<ph1>', number % 3)}" for number, line in enumerate(lines[::2])]
-    tokenizer = Tokenizer(train_model(lines, model_type=kind, vocab_size=4000, user_defined_symbols=symbols))
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(tokenizer_json(tokenizer)), encoding="utf-8")
-    from tokenizers import Tokenizer as FastTokenizer
-
-    fast = FastTokenizer.from_file(str(path))
-    assert [one.ids for one in fast.encode_batch(lines)] == [[*row, EOS_ID] for row in tokenizer.encode(lines)]
-
-
 #: Symbols as tags of sources and users have them, and one that holds another.
 SYMBOLS = ["\u2581<bt>", "<bt>", "<ph1>", "<unk-name>", "(<ph1>)", "@", "x.y*z", "🙂"]
 
@@ -245,7 +217,7 @@ def test_symbols_that_hugging_face_would_read_differently_are_refused(
     kind: str, symbols: list[str], message: str
 ) -> None:
     tokenizer = Tokenizer(train_model(model_type=kind, vocab_size=326, user_defined_symbols=symbols))
-    with pytest.raises(DataError, match=f"{message}; `dst export ct2` keeps SentencePiece itself"):
+    with pytest.raises(DataError, match=f"{message}.*`dst export ct2`"):
         tokenizer_json(tokenizer)
 
 
@@ -264,7 +236,7 @@ def test_the_card_names_languages_and_use(exported: Path) -> None:
 ])  # fmt: skip
 def test_what_marian_cannot_hold_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     bundle = random_bundle(tmp_path / "bundle", **changes)
-    with pytest.raises(DataError, match=f"{message}.*`dst export ct2` can hold it"):
+    with pytest.raises(DataError, match=f"{message}.*`dst export ct2`"):
         export_hf(bundle, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
 
@@ -280,18 +252,18 @@ def test_only_an_earlier_export_is_replaced(tmp_path: Path, trained: Path) -> No
     with pytest.raises(UserError, match="--overwrite"):
         export_hf(trained, tmp_path / "hf")
     export_hf(trained, tmp_path / "hf", overwrite=True)
-    with pytest.raises(UserError, match="is an export, which must not be changed"):
+    with pytest.raises(UserError, match="is an export"):
         export_hf(trained, tmp_path / "hf" / "inside")
     bundle, _ = of_each_language("target", tmp_path / "bundle")
     export_hf(bundle, tmp_path / "hf", overwrite=True)
     (tmp_path / "hf" / "target" / "letter").write_text("dear")
-    with pytest.raises(DataError, match=r"hf holds target/letter, which is not part of an export for hf"):
+    with pytest.raises(DataError, match="hf holds target/letter"):
         export_hf(trained, tmp_path / "hf", overwrite=True)
     (tmp_path / "hf" / "target" / "letter").unlink()
     export_hf(random_bundle(tmp_path / "single"), tmp_path / "hf", overwrite=True)
     (tmp_path / "hf" / "target").write_text("a letter too")
-    with pytest.raises(DataError, match=r"hf holds target, which is not part"):
+    with pytest.raises(DataError, match="hf holds target"):
         export_hf(trained, tmp_path / "hf", overwrite=True)
     (tmp_path / "hf" / "target").unlink()
-    with pytest.raises(DataError, match="is an export, not a bundle"):
+    with pytest.raises(DataError, match="is an export"):
         open_bundle(tmp_path / "hf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def test_an_export_with_fast_tokenizers_comes_back(tmp_path: Path, form: dict[st
 def test_an_earlier_export_without_its_models_is_refused_with_advice(tmp_path: Path) -> None:
     export_hf(random_bundle(tmp_path / "bundle"), tmp_path / "hf")
     (tmp_path / "hf" / "source.spm").unlink()
-    with pytest.raises(DataError, match="does not hold the SentencePiece models: copy them into the folder"):
+    with pytest.raises(DataError, match="SentencePiece models"):
         import_hf(tmp_path / "hf", tmp_path / "back")
 
 
@@ -169,17 +169,10 @@ def test_the_tokens_of_real_text_are_the_same(tmp_path: Path, *, separate: bool)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sentences", "separate"), [
-    (100, False), (100, True), pytest.param(1_000, False, marks=pytest.mark.extended),
-    pytest.param(1_000, True, marks=pytest.mark.extended),
-])  # fmt: skip
-def test_translations_are_those_of_generate(
-    trained: Path, toy_corpus: Path, tmp_path: Path, sentences: int, *, separate: bool
-) -> None:
+@pytest.mark.parametrize("separate", [False, True])
+def test_translations_are_those_of_generate(trained: Path, toy_corpus: Path, tmp_path: Path, *, separate: bool) -> None:
     folder = as_marian(trained, tmp_path / "marian", separate=separate)
-    texts = toy_sentences(toy_corpus, 600)
-    texts += [f"{one} {other}" for one, other in pairwise(texts)]
-    texts = texts[:sentences]
+    texts = toy_sentences(toy_corpus, 100)
     import_hf(folder, tmp_path / "bundle", src_lang="en", tgt_lang="de")
     found = Translator.load(tmp_path / "bundle").translate(texts)
     model, tokenizer = MarianMTModel.from_pretrained(folder).eval(), MarianTokenizer.from_pretrained(folder)
@@ -247,9 +240,7 @@ def test_a_pickle_that_does_something_is_refused(tmp_path: Path, monkeypatch: py
     folder = opus_folder(tmp_path / "opus")
     pickle(folder, {"model.shared.weight": Harmful()})
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        DataError, match=r"pytorch_model.bin does not hold weights and nothing else \(Weights only load failed"
-    ):
+    with pytest.raises(DataError, match=r"pytorch_model.bin"):
         import_hf(folder, tmp_path / "bundle")
     assert not (tmp_path / "harmed").exists()
 

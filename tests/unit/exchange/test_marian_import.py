@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ import torch
 import yaml
 from support.data.corpora import TEXT, toy_sentences, train_model
 from support.models.packed import model_logits
-from support.models.pymarian import decode, marian, marian_python
 from support.models.random_bundle import random_bundle
+from support.processes.environments import side_python
 from support.training.trained import trained_bundle
 
 from dstransformer.cli.program import run as dst
@@ -149,6 +151,35 @@ def lines(toy_corpus: Path) -> list[str]:
     """1,000 sentences."""
     one = toy_sentences(toy_corpus, 600)
     return [*one, *(f"{first} {second}" for first, second in pairwise(one))][:1000]
+
+
+def marian_python() -> Path:
+    """The Python that has pymarian; skips the test without one."""
+    return side_python("marian", "pymarian")
+
+
+def marian(*arguments: str | Path, cwd: Path) -> str:
+    """Run Marian, and return what it prints."""
+    command = [str(marian_python()), "-m", "pymarian", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def decode(lines: Sequence[str], folder: Path, *options: str) -> tuple[list[str], list[float]]:
+    """Marian's translations of lines, and their log-probabilities."""
+    (folder / "input").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    search = ["--n-best", "--max-length", "200", "--cpu-threads", "1", "--quiet", "-w", "300"]
+    printed = marian("decode", "-i", "input", *search, *options, cwd=folder)
+    texts, scores = [""] * len(lines), [0.0] * len(lines)
+    seen = set()
+    for line in printed.splitlines():
+        number, text, score, _ = (part.strip() for part in line.split("|||"))
+        if number not in seen:  # the best one comes first
+            seen.add(number)
+            texts[int(number)], scores[int(number)] = text, float(score.removeprefix("F0="))
+    assert len(seen) == len(lines)
+    return texts, scores
 
 
 #: Without a beam, in which the two searches keep finished hypotheses differently.

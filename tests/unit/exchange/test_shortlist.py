@@ -103,20 +103,6 @@ def test_a_shortlist_of_all_frequent_pieces_keeps_nearly_all_translations(
     assert kept > 54
 
 
-def test_the_shortlist_has_nearly_all_pieces_of_references(toy_corpus: Path) -> None:
-    corpus = Corpus.open(toy_corpus)
-    split = corpus.split("train")
-    expected = build_shortlist(corpus, best=BEST, frequent=FREQUENT)
-    assert EOS_ID in expected.always
-    found = total = 0
-    for number in range(100):
-        src, _, tgt, _ = split.gather(np.array([number]))
-        allowed = {*expected.always, *(piece for source in src.tolist() for piece in expected.by_source[source])}
-        found += sum(piece in allowed for piece in tgt.tolist())
-        total += len(tgt)
-    assert found > 0.95 * total
-
-
 def test_an_impossible_shortlist_changes_translations(tmp_path: Path, exported: Path, learned: list[str]) -> None:
     """So the map is used, and --no-shortlist is without it."""
     free = open_ct2(exported, shortlist=False)

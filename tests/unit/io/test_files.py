@@ -136,7 +136,7 @@ def test_a_file_system_without_locks_causes_a_warning(
 def test_replace_folder_refuses_what_appeared_meanwhile(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     replace_folder(tmp_path / "out", lambda folder: write_letter(folder, "first"), overwrite=False)
-    with pytest.raises(UserError, match=r"out already exists: choose another folder, or replace it with --overwrite"):
+    with pytest.raises(UserError, match=r"out .*--overwrite"):
         replace_folder(tmp_path / "out", lambda folder: write_letter(folder, "second"), overwrite=False)
     assert (tmp_path / "out" / "letter.txt").read_text() == "first"
     replace_folder(tmp_path / "out", lambda folder: write_letter(folder, "second"))

@@ -80,7 +80,7 @@ def test_a_file_is_measured_before_it_is_read(tmp_path: Path, monkeypatch: pytes
     path.write_bytes(b"\xef\xbb\xbf[1]")
     assert read_json(path) == [1]
     monkeypatch.setattr(json_text, "MAX_BYTES", 5)
-    with pytest.raises(OSError, match="it is larger than the 5 bytes that such a file may have"):
+    with pytest.raises(OSError, match="the 5 bytes"):
         read_json(path)
     with pytest.raises(OSError, match="it is not a file"):
         read_json(Path("/dev/zero"))
@@ -114,17 +114,17 @@ def test_every_failure_of_a_record_is_one_line(tmp_path: Path, text: str, messag
 def test_a_record_of_a_newer_format_is_refused_by_name_and_an_older_one_is_read(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text('{"format_version": 3}')
-    with pytest.raises(NewerFormatError, match=r"record\.json has format version 3, .* up to 2: update dstransformer"):
+    with pytest.raises(NewerFormatError, match=r"record\.json .*3, .*2"):
         read_record(path, dict, newest=2)
     path.write_text('{"format_version": 1, "a": NaN}')
     assert read_record(path, len, newest=2, nan=True) == 2
     path.write_text("{}")
-    with pytest.raises(DataError, match=r"record\.json is damaged \(its format version is None\)"):
+    with pytest.raises(DataError, match=r"record\.json .*None"):
         read_record(path, dict, newest=2)
 
 
 def test_a_record_that_cannot_be_read_and_a_check_that_comes_before_the_version(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read .*absent\.json: No such file"):
+    with pytest.raises(DataError, match=r"absent\.json: No such file"):
         read_record(tmp_path / "absent.json", dict)
     with pytest.raises(DataError, match="Is a directory") as raised:
         read_record(tmp_path, dict)

@@ -161,9 +161,9 @@ def test_a_pair_is_divided_where_both_sides_are_known(both: str, codes: list[str
 
 def test_a_code_that_means_several_texts_or_none_is_refused() -> None:
     assert matching_codes("ar", WMT24PP) == ["ar_EG", "ar_SA"]
-    with pytest.raises(DataError, match="a set has several texts in ar: ar_EG, ar_SA; name one of these codes"):
+    with pytest.raises(DataError, match="ar: ar_EG, ar_SA"):
         find_code("ar", WMT24PP, "a set")
-    with pytest.raises(DataError, match="a set has no text in ru; it has ar_EG, ar_SA, de_DE, fr_CA"):
+    with pytest.raises(DataError, match=r"ru; .*ar_EG, ar_SA, de_DE, fr_CA"):
         find_code("ru", WMT24PP, "a set")
     with pytest.raises(DataError, match="and 60 more"):
         find_code("ru", [f"a{number:02d}" for number in range(100)], "a set")

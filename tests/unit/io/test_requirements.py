@@ -52,7 +52,7 @@ def test_a_missing_package_is_named_with_its_extra(module: str, says: str) -> No
 def test_nothing_is_said_of_what_no_extra_has() -> None:
     assert how_to_install("torch") is None
     assert how_to_install("no_such_package") is None
-    with pytest.raises(UserError, match="no_such_package is not installed: pip install no_such_package"):
+    with pytest.raises(UserError, match="no_such_package"):
         check_installed("torch", "no_such_package")
 
 

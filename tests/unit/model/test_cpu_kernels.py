@@ -7,15 +7,12 @@ import math
 import pytest
 import torch
 from support.models.numerics import PRECISIONS, assert_near, draw, exact
-from support.models.packed import VOCAB, draw_pairs, model_loss, pack, tiny_config
+from support.models.packed import VOCAB, model_loss, tiny_config
 from torch import Tensor
 from torch.nn import functional as F
 
-from dstransformer.config import load_config
 from dstransformer.data.packing import Packing, fill_rows
-from dstransformer.decoding import beam_search
-from dstransformer.decoding.beam import Hypothesis
-from dstransformer.model import Ensemble, Transformer, ops
+from dstransformer.model import Transformer, ops
 from dstransformer.model.ops import cpu, library, reference
 
 from_lengths = Packing.from_lengths
@@ -200,24 +197,6 @@ def test_a_model_trains_alike_with_and_without_kernels(norm: str, monkeypatch: p
     with_kernels = compute()
     monkeypatch.setenv("DST_CPU_KERNELS", "0")
     torch.testing.assert_close(with_kernels, compute(), rtol=2e-4, atol=2e-4)
-
-
-@pytest.mark.parametrize("changes", [{}, {"d_k": 4, "d_v": 20}], ids=str)
-def test_beam_search_finds_the_same_with_and_without_kernels(
-    changes: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(2)
-    model = Transformer(tiny_config(**changes), VOCAB).eval()
-    src, packing = pack([src for src, _ in draw_pairs(((5, 1), (1, 1), (30, 1), (4, 1), (17, 1)))])
-
-    def search() -> list[list[Hypothesis]]:
-        return beam_search(Ensemble([model]), src, packing, load_config("base").decoding, vocab_size=VOCAB, n_best=3)
-
-    with_kernels = search()
-    monkeypatch.setenv("DST_CPU_KERNELS", "0")
-    for ours, theirs in zip(with_kernels, search(), strict=True):
-        assert [hypothesis.tokens for hypothesis in ours] == [hypothesis.tokens for hypothesis in theirs]
-        assert [hypothesis.score for hypothesis in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:

@@ -85,12 +85,3 @@ def test_a_damaged_library_is_compiled_again(cache: Path) -> None:
     processes = [subprocess.Popen(LOAD) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert compiled.stat().st_size == whole
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_processes_that_start_together_share_one_library(tmp_path: Path, quick_compiler: None) -> None:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    processes = [subprocess.Popen(LOAD, env=environment) for _ in range(2)]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert len([path for path in (tmp_path / "cache").rglob("*") if path.is_file()]) == 1

@@ -67,18 +67,6 @@ def test_a_checkpoint_of_a_stop_request_is_not_averaged() -> None:
     assert find(checkpoints, config(warmup=50, average_last=3)).steps("average") == (50, 100, 150)
 
 
-def test_no_older_checkpoint_takes_the_place_of_a_damaged_one() -> None:
-    kept_for_its_score, recent = checkpoint(50, 30.0), [checkpoint(step) for step in (800, 900, 1000)]
-    settings = config(warmup=50, average_last=3)
-    assert find([kept_for_its_score, *recent[:2]], settings, damaged=[1000]).steps("average") == (800, 900)
-    assert find([kept_for_its_score, *recent[1:]], settings, damaged=[800]).steps("average") == (900, 1000)
-    stopped = replace(checkpoint(950), interim=True)
-    found = find([kept_for_its_score, *recent[:2], stopped], settings, damaged=[1000])
-    assert found.steps("average") == (800, 900), "one that is left out anyway has no place"
-    only = find([kept_for_its_score], settings, damaged=[800, 900, 1000])
-    assert only.steps("average") == only.steps("last") == (50,), "there is nothing else"
-
-
 def test_last_and_best() -> None:
     checkpoints = [checkpoint(1, 30.0), checkpoint(2), checkpoint(3, 20.0)]
     found = find(checkpoints, config(warmup=1), known=True)

@@ -226,5 +226,5 @@ def test_matrices_meet_whole_on_any_number_of_ranks(ranks: int, *, partitioned: 
 
 def test_its_state_cannot_be_offloaded() -> None:
     values = load_config("toy", [*TINY, "optimizer.name=muon"], ["zero2", "fp32", "offload_optimizer"])
-    with pytest.raises(ConfigError, match=r"optimizer.name = muon, but the DeepSpeed fragments \[zero2, fp32, offload"):
+    with pytest.raises(ConfigError, match=r"optimizer.name = muon, .*\[zero2, fp32, offload"):
         compose(values, 1)

@@ -42,11 +42,6 @@ def test_it_waits_for_a_build_in_progress(tmp_path: Path) -> None:
     waiting.join()
 
 
-def test_nothing_is_logged_without_a_build(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    wait_for_operator_builds(tmp_path / "not-there")
-    assert not caplog.records
-
-
 @pytest.mark.parametrize("norm", [0.0, 1.5, 3e38, float("inf"), float("-inf"), float("nan")])
 def test_a_norm_is_marked_as_deepspeed_marks_it(norm: float) -> None:
     from deepspeed.runtime.utils import mask_nan_or_inf_with_val_inplace
@@ -63,5 +58,5 @@ def test_a_norm_is_marked_as_deepspeed_marks_it(norm: float) -> None:
     ({"zero_optimization": {"stage": 1, "reduce_size": 4}}, "reduce_size"),
 ])  # fmt: skip
 def test_sections_are_checked_by_deepspeed(content: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError, match=f"DeepSpeed rejects its configuration: .*{key}"):
+    with pytest.raises(ConfigError, match=key):
         check_sections(content)

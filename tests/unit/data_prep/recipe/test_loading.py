@@ -225,7 +225,7 @@ def test_lists_and_addresses_keep_their_places(tmp_path: Path) -> None:
     assert isinstance(loaded, FilesOptions)
     assert loaded.train == (Address("https://host/folder/x.tsv"), Path("/y.tsv"), Address("s3://b/z.tsv"))
     assert loaded.valid == (Path("v.tsv"),)
-    with pytest.raises(ConfigError, match=r"sources\.a\.train = .*is a file of this machine: leave out file://"):
+    with pytest.raises(ConfigError, match=r"sources\.a\.train .*file://"):
         load_recipe(str(path), ["sources.a.train=file:///x.tsv"])
-    with pytest.raises(ConfigError, match=r"sources\.a\.train = .*@h/x.*characters that no address has"):
+    with pytest.raises(ConfigError, match=r"sources\.a\.train .*@h/x"):
         load_recipe(str(path), ['sources.a.train="https://a:b@h/x\\n"'])

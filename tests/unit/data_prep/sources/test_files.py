@@ -85,7 +85,7 @@ def test_arrow(tmp_path: Path, nested: bool, how: str) -> None:
         writer.write_table(table, max_chunksize=2)
     assert read(train=path) == PAIRS
     write(path, path.read_bytes()[:-200] if how == "stream" else b"ARROW1\0\0" + b"\xff" * 50)
-    with pytest.raises(DataError, match=r"x\..* cannot be read as Arrow \("):
+    with pytest.raises(DataError, match=r"x\..* Arrow"):
         read(train=path)
 
 
@@ -115,7 +115,7 @@ def test_more_lines_than_a_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("counts", [(3, 5), (25_000, 3), (10_000, 10_001), (10_000, 30_000)])
 def test_texts_of_different_length_are_refused(tmp_path: Path, counts: tuple[int, int]) -> None:
     src, tgt = write(tmp_path / "x.en", "a\n" * counts[0]), write(tmp_path / "x.de", "b\n" * counts[1])
-    with pytest.raises(DataError, match=rf"x\.en has {counts[0]:,} lines but .*x\.de has {counts[1]:,}"):
+    with pytest.raises(DataError, match=rf"x\.en .*{counts[0]:,} .*x\.de .*{counts[1]:,}"):
         read(src=src, tgt=tgt)
 
 
@@ -132,9 +132,9 @@ def test_the_same_file_for_both_sides_is_refused(tmp_path: Path) -> None:
     src = write(tmp_path / "x.en", text(0))
     (tmp_path / "x.de").symlink_to(src)
     for tgt in (src, tmp_path / "x.de"):
-        with pytest.raises(UserError, match=f"--src and --tgt are the same file, {tgt}: name one per side"):
+        with pytest.raises(UserError, match=f"--src and --tgt .*{tgt}"):
             read(src=src, tgt=tgt)
-    with pytest.raises(DataError, match="standard input is not read here: name a file"):
+    with pytest.raises(DataError, match="standard input"):
         read(src=src, tgt=Path("-"))
 
 
@@ -142,7 +142,7 @@ def test_the_same_file_for_both_sides_is_refused(tmp_path: Path) -> None:
 def test_invalid_utf8_is_refused(tmp_path: Path, before: int) -> None:
     src = write(tmp_path / "x.en", b"a\n" * before + b"gr\xfc\xdf\n" + b"a\n" * 9)
     tgt = write(tmp_path / "x.de", b"a\n" * (before + 10))
-    with pytest.raises(DataError, match=rf"x\.en, line {before + 1}, byte 3: not UTF-8"):
+    with pytest.raises(DataError, match=rf"x\.en, line {before + 1}, byte 3"):
         read(src=src, tgt=tgt)
 
 
@@ -174,13 +174,13 @@ def test_an_archive_without_the_name_of_a_member_is_refused(tmp_path: Path, name
     archive, text = write(tmp_path / name, "content"), write(tmp_path / "x.de", "a\n")
     both = () if name == "x.zip" else ({"train": archive},)  # a zip may be one of OPUS
     for given in (*both, {"src": archive, "tgt": text}, {"src": text, "tgt": archive}):
-        with pytest.raises(DataError, match=rf"{name} is an archive: name the member to read, .*{name}::MEMBER"):
+        with pytest.raises(DataError, match=f"{name}::MEMBER"):
             read(**given)
 
 
 def test_a_file_with_both_sides_is_not_taken_for_one(tmp_path: Path) -> None:
     both, text = write(tmp_path / "x.tsv", "a\tb\n"), write(tmp_path / "x.de", "b\n")
-    with pytest.raises(DataError, match=r"x\.tsv is not the text of one side: give it as --train"):
+    with pytest.raises(DataError, match=r"x\.tsv .*--train"):
         read(src=both, tgt=text)
 
 
@@ -194,7 +194,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=message):
             read(src=path, tgt=there)
-    with pytest.raises(DataError, match=r"cannot read mtdata:X-news-18\.1-deu-eng: No such file"):
+    with pytest.raises(DataError, match=r"mtdata:X-news-18\.1-deu-eng"):
         read(train=Path("mtdata:X-news-18.1-deu-eng"))
 
 
@@ -226,7 +226,7 @@ def test_patterns_stand_for_several_files(tmp_path: Path) -> None:
         f"part-{n:02}.{side}" for n in (1, 2, 10) for side in ("en", "de")
     ]
     (folder / "part-02.de").unlink()
-    with pytest.raises(DataError, match=r"different numbers of files \(.*\*\.en 3 and .*\*\.de 2\)"):
+    with pytest.raises(DataError, match=r"\*\.en 3 .*\*\.de 2"):
         read(src=folder / "*.en", tgt=folder / "*.de")
     with pytest.raises(DataError, match=r"no file fits .*\*\.fr"):
         read(src=folder / "*.en", tgt=folder / "*.fr")
@@ -239,9 +239,9 @@ def test_a_list_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     pairs = [(f"{number} en", f"{number} de") for number in (3, 0, 1, 2)]
     src, tgt = [tmp_path / "3.en", tmp_path / "[012].en"], [tmp_path / f"{n}.de.gz" for n in (3, 0, 1, 2)]
     assert read(src=src, tgt=tgt) == pairs
-    with pytest.raises(DataError, match=r"different numbers of files \(.*3\.en .*\[012\]\.en 4 and .* 3\)"):
+    with pytest.raises(DataError, match=r"\[012\]\.en 4 and .* 3"):
         read(src=src, tgt=tgt[1:])
-    with pytest.raises(UserError, match="--src and --tgt are the same file"):
+    with pytest.raises(UserError, match="--src and --tgt"):
         read(src=src, tgt=[*tgt[1:], src[0]][::-1])
     with pytest.raises(ValueError, match="the list is empty"):
         read(src=[], tgt=[])
@@ -280,5 +280,5 @@ def test_scores_that_change_while_they_are_read_are_refused(tmp_path: Path) -> N
     options = FilesOptions(src_lang="en", tgt_lang="de", valid_size=1, train=train, scores=scores, min_score=0)
     stream = open_files(options).splits["train"]()
     os.utime(scores, ns=(0, 0))
-    with pytest.raises(DataError, match="scores changed while it was read"):
+    with pytest.raises(DataError, match="scores changed"):
         list(stream)

@@ -106,15 +106,15 @@ def test_the_folder_of_the_archives_is_asked_for(tmp_path: Path, wmt: Path, caps
 def test_what_is_wrong_with_an_archive_is_named(tmp_path: Path) -> None:
     whole = archive(tmp_path / "x.tgz", {"a/x.en": text(range(999), ENGLISH), "a/y.en": b"two\n"})
     assert list(iter_sentences(local_text(Path(f"{whole}::a/y.en")))) == ["two"]
-    with pytest.raises(DataError, match=r"x\.tgz has no member 'a/z\.en'; did you mean 'a/[xy]\.en'\?"):
+    with pytest.raises(DataError, match=r"x\.tgz .*'a/z\.en'.*'a/[xy]\.en'"):
         list(iter_sentences(local_text(Path(f"{whole}::a/z.en"))))
     data = whole.read_bytes()
     for name, content in (("cut", data[: len(data) // 2]), ("none", b"no archive at all" * 99)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=rf"{name}.*(truncated|cannot be read as a tar archive).*copy") as caught:
+        with pytest.raises(DataError, match=name) as caught:
             list(iter_sentences(local_text(tmp_path / f"{name}::a/x.en")))
         assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match=r"cannot read .*gone: No such file"):
+    with pytest.raises(DataError, match="gone: No such file"):
         list(iter_sentences(local_text(tmp_path / "gone::a")))
 
 
@@ -123,7 +123,7 @@ def test_segments_are_read_from_sgm(tmp_path: Path) -> None:
     path.write_text('<doc>\n<SEG id="1">  AT&amp;T  <b>\u00fc</b> </SEG>\n<hl><seg id=2></seg></hl>\n</doc>\n')
     assert list(iter_sentences(local_text(path))) == ["AT&amp;T <b>\u00fc</b>", ""]
     path.write_text('<doc>\n<seg id="1">one\ntwo</seg>\n')
-    with pytest.raises(DataError, match=r"test\.sgm, line 2: a segment that does not end on its line"):
+    with pytest.raises(DataError, match=r"test\.sgm, line 2"):
         list(iter_sentences(local_text(path)))
     path.write_text("plain\n")
     with pytest.raises(DataError, match="has no segment"):
@@ -136,7 +136,7 @@ def test_several_segments_on_a_line_and_lines_made_to_hang(tmp_path: Path) -> No
     assert list(iter_sentences(local_text(path))) == ["one", "two"]
     for content in ("<seg>" * 1_000_000, "<seg " * 1_000_000, "<seg>one<seg>two</seg>"):
         path.write_text(content)
-        with pytest.raises(DataError, match=r"test\.sgm, line 1: a segment that does not end on its line"):
+        with pytest.raises(DataError, match=r"test\.sgm, line 1"):
             list(iter_sentences(local_text(path)))
 
 
@@ -147,7 +147,7 @@ def test_a_member_of_a_zip_archive(tmp_path: Path) -> None:
         made.writestr("x.de-en.de.gz", gzip.compress(b"eins\nzwei\n"))
     assert len(list(iter_sentences(local_text(Path(f"{path}::x.de-en.en"))))) == 999
     assert list(iter_sentences(local_text(Path(f"{path}::x.de-en.de.gz")))) == ["eins", "zwei"]
-    with pytest.raises(DataError, match=r"x\.zip has no member 'x\.en'; did you mean 'x\.de-en\.en'\?"):
+    with pytest.raises(DataError, match=r"x\.zip .*'x\.en'.*'x\.de-en\.en'"):
         list(iter_sentences(local_text(Path(f"{path}::x.en"))))
     data = path.read_bytes()
     for content in (data[:-30], data[:60] + bytes(40) + data[100:]):
@@ -160,5 +160,5 @@ def test_a_header_of_a_tar_archive_has_bounds(tmp_path: Path) -> None:
     path = tmp_path / "x.tgz"
     with gzip.open(path, "wb") as file, tarfile.open(fileobj=file, mode="w|", format=tarfile.GNU_FORMAT) as tar:
         tar.addfile(tarfile.TarInfo("long" * 1_000_000))
-    with pytest.raises(DataError, match=r"x\.tgz cannot be read as a tar archive \(a header states 4000001 bytes\)"):
+    with pytest.raises(DataError, match=r"x\.tgz .*4000001 bytes"):
         list(iter_sentences(local_text(Path(f"{path}::a"))))

@@ -49,11 +49,6 @@ def test_the_target_side_is_the_symbols_of_the_tree(tmp_path: Path, treebank: Pa
         assert symbols_of(corpus, "test", row) == Linearisation().write(tree)
 
 
-def test_one_share_is_for_validation_and_test(tmp_path: Path, treebank: Path) -> None:
-    corpus = build_trees(tmp_path, "--trees", treebank, "--splits", "files:0.1")
-    assert {name: len(corpus.split(name)) for name in corpus.splits} == {"train": 160, "validation": 20, "test": 20}
-
-
 @pytest.mark.parametrize(("tags", "closing", "written"), [
     ("xx", "label", {"(XX)", "(NP", ")NP"}),
     ("keep", "bare", {"(DT)", "(NP", ")"}),

@@ -47,16 +47,16 @@ def test_a_local_copy_is_read(tmp_path: Path, direction: str) -> None:
 
 
 def test_another_direction_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--pair de-en has no direction en-fr"):
+    with pytest.raises(UserError, match=r"--pair de-en .*en-fr"):
         open_source(options(tmp_path).model_copy(update={"tgt_lang": "fr"}))
 
 
 def test_a_copy_without_a_split_is_refused(tmp_path: Path) -> None:
     write_copy(tmp_path)
     (tmp_path / "de-en" / "test-00000-of-00001.parquet").unlink()
-    with pytest.raises(DataError, match=r"de-en has no split 'test'; it has train, validation: complete"):
+    with pytest.raises(DataError, match=r"'test'.*train, validation"):
         open_source(options(tmp_path))
-    with pytest.raises(DataError, match=r"--hub-path .*fr-en is not a folder"):
+    with pytest.raises(DataError, match=r"--hub-path .*fr-en"):
         open_source(options(tmp_path).model_copy(update={"pair": "fr-en", "tgt_lang": "fr"}))
 
 
@@ -67,5 +67,5 @@ def test_a_copy_that_changes_while_it_is_read_ends_the_build(tmp_path: Path) -> 
     stream = source.splits["train"]()
     next(stream)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet changed while it was read"):
+    with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet"):
         list(stream)

@@ -119,7 +119,7 @@ def test_optional_rules_are_counted_only_when_they_are_on(tmp_path: Path) -> Non
 
 
 def test_cleaning_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cleaning left nothing of 2 \(empty 1, too_long 1\)"):
+    with pytest.raises(DataError, match=r"2 .*empty 1, too_long 1"):
         clean(tmp_path, [("", ""), ("a a a a a a", "b")])
 
 

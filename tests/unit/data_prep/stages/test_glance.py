@@ -85,7 +85,7 @@ def test_swapped_and_foreign_sides_are_noticed(text: tuple[str, str], codes: tup
 
 
 def test_text_that_fits_neither_language_is_refused() -> None:
-    with pytest.raises(DataError, match="the text of files fits neither language: 0% of the letters that should be ru"):
+    with pytest.raises(DataError, match=r"0% .*ru"):
         look_languages("en", "de", ("ru", "ja"))
 
 

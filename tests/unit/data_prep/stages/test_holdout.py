@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.data.prep import ENGLISH, GERMAN, build, contents, sentence
+from support.tiers import combinations
 
 from data_prep.stages import dedup, holdout
 from data_prep.store import pairs
@@ -49,7 +50,9 @@ def test_the_number_of_buckets_changes_nothing(recipe: Path, tmp_path: Path, mon
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("interrupted", ["_hash_chunk", "_drop_held_out"])
+@pytest.mark.parametrize(
+    "interrupted", combinations(["_hash_chunk", "_drop_held_out"], first_tier={("_drop_held_out",)})
+)
 def test_an_interrupted_search_goes_on_from_its_chunks(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
 ) -> None:

@@ -143,7 +143,7 @@ def test_a_given_model_must_keep_the_symbols_whole(train: Path, marked: Path, tm
     assert make(marked, tmp_path / "taken", given).kind == "given"
     for model, symbol in (("without", "<ph1>"), ("with", "@")):
         options = VocabOptions(tokenizer_model=tmp_path / model, symbols=(symbol,))
-        with pytest.raises(DataError, match=f"--tokenizer-model .*{model} has no piece '{symbol}' that stays whole"):
+        with pytest.raises(DataError, match=f"--tokenizer-model .*{model} .*'{symbol}'"):
             make(marked, tmp_path / "refused", options)
     assert not (tmp_path / "refused").exists()
 
@@ -151,5 +151,5 @@ def test_a_given_model_must_keep_the_symbols_whole(train: Path, marked: Path, tm
 def test_symbols_that_cleaning_would_change_are_refused() -> None:
     check_symbols(("<ph1>", "⦅ph⦆"), ("nfkc", "nfc"))
     check_symbols(("｟ph｠",), ("none", "nfc"))
-    with pytest.raises(UserError, match=r"--symbols ｟ph｠: cleaning normalises the text .* writes '⦅ph⦆'"):
+    with pytest.raises(UserError, match=r"--symbols ｟ph｠: .*'⦅ph⦆'"):
         check_symbols(("<ph1>", "｟ph｠"), ("nfkc", "nfc"))

@@ -58,7 +58,7 @@ def test_a_corpus_with_foreign_files_is_not_replaced(corpus: Path, add: Callable
     assert find_corpus(corpus, "another key", overwrite=True) is None
     add(corpus)
     before = contents(corpus)
-    with pytest.raises(UserError, match=rf"holds files that are not part of a corpus \({wanted}"):
+    with pytest.raises(UserError, match=rf"\({wanted}"):
         find_corpus(corpus, "another key", overwrite=True)
     write_corpus(corpus.parent / "new", ROWS)
     with pytest.raises(UserError, match="not part of a corpus"):  # the file may have appeared during the build
@@ -68,7 +68,7 @@ def test_a_corpus_with_foreign_files_is_not_replaced(corpus: Path, add: Callable
 
 def test_a_corpus_that_appears_during_a_build_is_not_replaced(corpus: Path) -> None:
     new = write_corpus(corpus.parent / "new", ROWS)
-    with pytest.raises(UserError, match="was created by another program while this build ran"):
+    with pytest.raises(UserError, match="another program"):
         install(new, corpus, overwrite=False)
     assert Corpus.open(corpus).splits == ("train", "validation")
 
@@ -104,10 +104,10 @@ def test_a_killed_replacement_leaves_the_old_corpus(
 def test_a_users_folders_with_similar_names_are_left_alone(corpus: Path) -> None:
     for name in ("corpus.old", "corpus.partial", ".corpus.replaced"):
         put(corpus.parent / name / "model.bin")
-    with pytest.raises(UserError, match=r"\.corpus\.replaced holds files that are not part of a corpus"):
+    with pytest.raises(UserError, match=r"\.corpus\.replaced"):
         open_output(corpus, Progress()).__enter__()
     (corpus.parent / ".corpus.replaced").rename(corpus.parent / ".corpus.partial")
-    with pytest.raises(UserError, match=r"\.corpus\.partial is in the way and was not made by a build"):
+    with pytest.raises(UserError, match=r"\.corpus\.partial"):
         open_output(corpus, Progress()).__enter__()
     (corpus.parent / ".corpus.partial").rename(corpus.parent / "kept")
     with open_output(corpus, Progress()) as unfinished:
@@ -120,7 +120,7 @@ def test_a_users_folders_with_similar_names_are_left_alone(corpus: Path) -> None
 def test_an_output_is_written_by_one_build_at_a_time(corpus: Path) -> None:
     with open_output(corpus, Progress()) as unfinished:
         write_corpus(unfinished, ROWS)
-        with pytest.raises(UserError, match=f"another build is writing {corpus}; wait for it"):
+        with pytest.raises(UserError, match=str(corpus)):
             open_output(corpus, Progress()).__enter__()
         assert Corpus.open(unfinished).splits == ("train", "validation")
     assert names(corpus.parent) == {"corpus"}
@@ -163,7 +163,7 @@ def test_outputs_that_cannot_be_replaced_are_refused(corpus: Path) -> None:
     (base / "dangling").symlink_to(base / "nowhere")
     (base / "loop").symlink_to(base / "loop")
     for path in (base / "dangling", base / "loop"):
-        with pytest.raises(UserError, match=r"is a link (to .*, which does not exist|that leads back to itself)"):
+        with pytest.raises(UserError, match="is a link"):
             resolve_output(path)
     for path in (Path("/"), Path("/proc")):
         with pytest.raises(UserError, match="is the root of a file system"):
@@ -177,7 +177,7 @@ class TestWorkFolder:
     def test_another_kind_of_folder_is_refused_before_anything_is_written(self, tmp_path: Path) -> None:
         put(tmp_path / "data" / "read" / "thesis.txt")
         before = contents(tmp_path)
-        with pytest.raises(UserError, match=r"is not a work folder but holds read: choose a new or an empty one"):
+        with pytest.raises(UserError, match="holds read"):
             open_workspace(tmp_path / "data", Progress(), STAGES).__enter__()
         assert contents(tmp_path) == before
 
@@ -188,7 +188,7 @@ class TestWorkFolder:
                 put(work / name / "stage.json")
             put(work / "notes.txt")
             put(work / "read" / "thesis.txt")
-            with pytest.raises(UserError, match=r"read holds files that no build made \(thesis\.txt\)"):
+            with pytest.raises(UserError, match=r"read .*thesis\.txt"):
                 workspace.run(Read([]), 1)
             workspace.clear()
         assert {str(path.relative_to(work)) for path in work.rglob("*") if path.is_file()} == {

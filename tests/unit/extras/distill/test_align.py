@@ -62,7 +62,7 @@ def test_a_faulty_aligner_is_refused_in_one_line(pairs: dict[str, Path], command
 
 
 def test_texts_of_different_lengths_are_refused(pairs: dict[str, Path]) -> None:
-    with pytest.raises(DataError, match=r"one\.src and two\.tgt have different numbers of lines"):
+    with pytest.raises(DataError, match=r"one\.src and two\.tgt"):
         list(align.iter_words(["one.src"], ["two.tgt"]))
     Path("none").write_text("\n\n")
     with pytest.raises(DataError, match="no pair has words on both sides"):

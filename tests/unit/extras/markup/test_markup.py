@@ -106,5 +106,5 @@ def test_ill_formed_lines(line: str, column: int, reason: str) -> None:
 def test_too_many_tags() -> None:
     assert len(parse("<x/>" * MAX_TAGS).tags) == MAX_TAGS
     assert parse(f"a <svg>{'<x/>' * MAX_TAGS}</svg>").text == "a "
-    with pytest.raises(DataError, match=r"in.txt, line 3 has more than 1,000 tags: divide it"):
+    with pytest.raises(DataError, match=r"in.txt, line 3 .*1,000 tags"):
         parse("<x/>" * (MAX_TAGS + 1))

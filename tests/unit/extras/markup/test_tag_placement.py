@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dstransformer.data.alignment import Link, read_links
-from dstransformer.extras.markup.markup import MAX_TAGS, MarkedText, parse_markup
+from dstransformer.extras.markup.markup import MarkedText, parse_markup
 from dstransformer.extras.markup.tag_placement import Translated, place_in_sentences, place_tags, with_breaks
 
 _TAG = re.compile(r"<[^<>]*>")
@@ -259,12 +259,3 @@ def test_999_of_1000_generated_sentences_are_tagged_as_the_grammar_tags_them() -
         nested += source.count("</") > 1
     assert nested > 500
     assert right >= 999
-
-
-def test_many_tags_and_a_wild_alignment_take_no_long_time() -> None:
-    rng = random.Random(3)
-    count = MAX_TAGS // 2
-    source = " ".join(f"<b>w{n}</b>" for n in range(count))
-    links = [(rng.randrange(count), n) for n in range(count)] + [(n, rng.randrange(count)) for n in range(count)]
-    placed = place_tags(parse_markup(source, ""), " ".join(["w"] * count), links)
-    assert placed.count("<b>") == placed.count("</b>") == count

@@ -80,11 +80,6 @@ def test_a_line_has_its_weight_and_colour(page: Path, tmp_path: Path) -> None:
     assert [len(of_head) for of_head in colours.values()] == [1, 1]
 
 
-def test_the_address_selects_the_view(page: Path, tmp_path: Path) -> None:
-    dom = open_page(page, tmp_path, address="#decoder/1/2")
-    assert drawn(dom) == lines_of(VIEWS["decoder"], 1, (2,))
-
-
 def test_clicks_select_the_view(page: Path, tmp_path: Path) -> None:
     clicks = [f"document.querySelector('[name={name}][value=\"{value}\"]').click();"
               for name, value in (("kind", "decoder"), ("layer", 1), ("head", 1), ("head", 2))]  # fmt: skip

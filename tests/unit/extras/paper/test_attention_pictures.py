@@ -8,7 +8,7 @@ import struct
 import pytest
 from support.models.attention import random_view
 
-from dstransformer.extras.paper.attention_pictures import MAX_DOTS, draw_lines, draw_maps, warn_of_missing_letters
+from dstransformer.extras.paper.attention_pictures import draw_lines, draw_maps, warn_of_missing_letters
 from dstransformer.extras.paper.attention_view import MIN_WEIGHT, head_colour
 
 WORDS, KEYS = ("Die", "Straßenbahn", "$x_1$", "</s>"), ("The", "tram", "costs", "$1", "</s>")
@@ -65,20 +65,6 @@ def test_maps_have_a_panel_for_each_head() -> None:
     assert "decoder self-attention, layer 1 of 2" in found
     assert {"head 1", "head 2", "head 3", "Straßenbahn", "tram", "100%"} <= set(found)
     assert images["svg"].count(b"<image") >= 3
-
-
-def test_the_same_picture_has_the_same_bytes() -> None:
-    view = random_view(WORDS, KEYS)
-    for draw in (draw_lines, draw_maps):
-        assert draw(view, 1, [1]) == draw(view, 1, [1])
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_the_png_of_a_long_sentence_stays_within_the_size_limit() -> None:
-    words = tuple(f"word{number}" for number in range(256))
-    width, height = png_size(draw_lines(random_view(words, words), 1, [1])["png"])
-    assert max(width, height) <= MAX_DOTS + 1
 
 
 def test_characters_missing_from_the_font_are_named(caplog: pytest.LogCaptureFixture) -> None:

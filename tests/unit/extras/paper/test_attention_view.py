@@ -7,7 +7,7 @@ import pytest
 from support.data.corpora import TEXT, small_tokenizer
 
 from dstransformer.data import BOS_ID, EOS_ID
-from dstransformer.extras.paper.attention_view import Sentence, head_colour, merge_weights
+from dstransformer.extras.paper.attention_view import Sentence, merge_weights
 
 
 def split(text: str) -> Sentence:
@@ -63,8 +63,3 @@ def test_merging_follows_the_formula() -> None:
             of_w, of_v = np.flatnonzero(queries.word_of == w), np.flatnonzero(keys.word_of == v)
             expected = sum(weights[:, i, j] for i in of_w for j in of_v) / len(of_w)
             np.testing.assert_allclose(merged[:, w, v], expected, rtol=1e-5)
-
-
-def test_each_head_has_its_own_colour() -> None:
-    assert len({head_colour(head) for head in range(1, 25)}) == 24
-    assert all(len(head_colour(head)) == 7 for head in range(1, 25))

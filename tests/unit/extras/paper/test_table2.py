@@ -156,9 +156,3 @@ def test_json_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture
         "flops": {"en-de": 3.3e18, "en-fr": 3.3e18},
     }
     assert len(table["warnings"]) == 1
-
-
-@pytest.mark.parametrize("tflops", ["0", "-1", "nan", "much"])
-def test_invalid_tflops_are_refused(tflops: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["table2", "run", "--sustained-tflops", tflops]) == 2
-    assert "--sustained-tflops" in capsys.readouterr().err

@@ -65,7 +65,7 @@ def test_rows_are_selected_by_group_and_by_name_in_the_papers_order() -> None:
     assert [row.name for row in select_rows(["big", "B", "base"])] == ["base", "b_d_k_16", "b_d_k_32", "big"]
     assert [row.name for row in select_rows(["c_layers_8", "c_layers_2"])] == ["c_layers_2", "c_layers_8"]
     assert len(select_rows([])) == 20
-    with pytest.raises(UserError, match=r"--rows 'F': Table 3 has no such row; the groups are base, A,"):
+    with pytest.raises(UserError, match="--rows 'F'"):
         select_rows(["F"])
 
 
@@ -96,12 +96,12 @@ def test_small_rows_scale_by_the_factors_of_the_paper(tmp_path: Path) -> None:
 
 
 def test_a_value_that_would_not_be_whole_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--scale toy: c_layers_2: model.num_layers would be 2 x 2 / 6 = 0.67"):
+    with pytest.raises(ConfigError, match=r"c_layers_2: model.num_layers .*0.67"):
         scale_row(BY_NAME["c_layers_2"], "toy")
 
 
 def test_a_row_that_would_equal_its_base_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--scale toy: d_dropout_0.2: model.dropout would be 0.0 as in the base"):
+    with pytest.raises(ConfigError, match=r"d_dropout_0.2: model.dropout .*0.0"):
         scale_row(BY_NAME["d_dropout_0.2"], "toy")
 
 

@@ -49,15 +49,6 @@ def test_reading_inverts_writing(form: Linearisation, tree: Tree) -> None:
     assert form.read(form.write(tree), tree.words()) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ALL)
-@pytest.mark.extended
-def test_reading_inverts_writing_for_every_tree_of_the_sample(form: Linearisation, sample: list[Tree]) -> None:
-    for tree in sample:
-        expected = tree if form.tags == "keep" else with_any_tag(tree)
-        assert form.read(form.write(tree), tree.words()) == expected
-
-
 @pytest.mark.parametrize(("symbols", "message"), [
     ("(S (NN)", "a bracket is open, or words are left"),
     ("(S (NN) )S (NN)", "has no word: there are 1"),

@@ -70,10 +70,3 @@ def test_invalid_arguments_are_refused(
     assert errors.startswith("dst: error: ")
     assert message in errors
     assert not list(here.glob("*.*"))
-
-
-def test_a_damaged_line_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = here / "runs" / "base" / "metrics.jsonl"
-    metrics.write_text("nonsense\n" + metrics.read_text())
-    assert main(["plot", "runs/base"]) == 2
-    assert "runs/base/metrics.jsonl, line 1 is damaged: 'nonsense'" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.errors import ConfigError, UserError
 from dstransformer.extras.plots.schedules import draw_schedules, load_schedules
 from dstransformer.io.figures import label_of
 
@@ -39,13 +38,3 @@ def test_the_range_defaults_to_five_warm_ups() -> None:
     before_the_peak = draw_schedules(schedules, 1_000).axes[0]
     assert len(before_the_peak.lines) == 1
     assert max(before_the_peak.lines[0].get_xdata()) == 1_000
-
-
-def test_invalid_presets_and_ranges_are_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown preset 'bsae'"):
-        load_schedules(["base", "bsae"])
-    with pytest.raises(UserError, match="named twice"):
-        load_schedules(["base", "big", "base"])
-    for updates in (-1, 1, 10**13):
-        with pytest.raises(UserError, match=f"--updates {updates}: give a number from 2"):
-            draw_schedules(load_schedules(["base"]), updates)

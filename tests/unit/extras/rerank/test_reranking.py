@@ -90,9 +90,9 @@ def test_the_reverse_scores_are_those_of_the_model(bundle: Path, tmp_path: Path)
     found = [c for group in with_reverse_scores(iter_nbest(path), scorer, path) for c in group]
     expected = scorer.score([fields["text"] for fields in lists], [fields["source"] for fields in lists])
     assert [c.reverse for c in found] == [score.log_probability for score in expected]
-    with pytest.raises(DataError, match="a hypothesis of source line 1 has no reverse_log_probability: name the"):
+    with pytest.raises(DataError, match=r"source line 1 .*reverse_log_probability"):
         list(with_reverse_scores(iter_nbest(path), None, path))
-    with pytest.raises(DataError, match=r"source line 1: .* too long .* raise --max-tokens"):
+    with pytest.raises(DataError, match=r"source line 1: .*--max-tokens"):
         list(with_reverse_scores(iter_nbest(path), Scorer.load(bundle, max_tokens=1), path))
 
 

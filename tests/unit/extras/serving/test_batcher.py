@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.data.corpora import TEXT, small_tokenizer
@@ -209,20 +208,3 @@ def test_abandoned_requests_are_told(gate: Gate) -> None:
     wait_until(lambda: not batcher.alive)
     assert batcher.abandon(StoppingError()) == 0
     assert texts_of(gate.batches) == [["fox"]]
-
-
-def test_many_threads_lose_nothing(model: LoadedModel, translator: Translator) -> None:
-    batcher = Batcher(model.search, batch_tokens=40, queue=1000, delay=0.001)
-    sentences = [TEXT[number % len(TEXT)].split()[number % 5] for number in range(120)]
-    expected = dict(zip(sentences, translator.translate(sentences), strict=True))
-
-    def ask(number: int) -> bool:
-        job = batcher.submit(queries(sentences[number]))
-        if number % 7 == 0:
-            batcher.drop(job)
-            return True
-        return bool(job.future.result(LIMIT)[0][0].text == expected[sentences[number]])
-
-    with ThreadPoolExecutor(16) as pool:
-        assert all(pool.map(ask, range(len(sentences))))
-    wait_until(lambda: batcher.unfinished == batcher.waiting == 0)

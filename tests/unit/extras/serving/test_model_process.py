@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
 
-import psutil
 import pytest
-from support.processes.launching import run_command, started, wait_until
+from support.processes.launching import run_command
 from support.services.fake import fail_to_load, load_fake
 
 from dstransformer.errors import DataError, StorageError
@@ -69,26 +67,6 @@ def test_an_end_while_it_searches(model: Any) -> None:
     assert model.ended == "the process of the model was ended by SIGKILL (did memory run out?)"
     with pytest.raises(ModelEndedError, match="ended by SIGKILL"):
         model.attention("a", "b")
-
-
-def test_signals_for_the_group_are_left_to_the_server(model: Any) -> None:
-    os.kill(model.pid, signal.SIGINT)
-    os.kill(model.pid, signal.SIGTERM)
-    assert model.search("anything") == ["anything"]
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "they are blocked there, not here"
-
-
-def test_it_ends_with_its_parent_in_the_middle_of_a_search() -> None:
-    program = (
-        "from dstransformer.extras.serving.model_process import ModelProcess\n"
-        "from support.services.fake import load_fake\n"
-        "model = ModelProcess(load_fake); model.wait(); print(model.pid, flush=True); model.search('sleep')"
-    )
-    with started([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = psutil.Process(int(parent.stdout.readline()))
-        parent.send_signal(signal.SIGKILL)
-        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_the_server_itself_imports_no_torch() -> None:

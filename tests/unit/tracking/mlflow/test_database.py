@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import sqlite3
 import subprocess
-import time
 from contextlib import closing
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -53,24 +51,6 @@ def test_four_processes_at_once_make_one_store(processes: ForkServerContext, tmp
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "it is left alone"
 
 
-@pytest.mark.slow
-@pytest.mark.extended
-def test_a_process_killed_at_any_moment_leaves_no_partial_store(processes: ForkServerContext, tmp_path: Path) -> None:
-    path = tmp_path / "mlflow.db"
-    moments = random.Random(13)
-    for _ in range(6):
-        process = processes.Process(target=create_sqlite, args=(path,))
-        process.start()
-        time.sleep(moments.uniform(0.1, 2.0))
-        process.kill()
-        process.join()
-        if path.exists():
-            check_database(f"sqlite:///{path}")
-            path.unlink()
-    create_and_use(path, "translation")
-    assert names(tmp_path) == ["mlflow.db"]
-
-
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
@@ -93,10 +73,6 @@ def test_a_database_of_another_schema_is_refused(
     with pytest.raises(UnusableStoreError, match=said):
         check_database(f"sqlite:///{store}")
     assert store.read_bytes() == before
-
-
-def test_an_empty_database_is_left_to_mlflow(tmp_path: Path) -> None:
-    check_database(f"sqlite:///{tmp_path / 'new.db'}")
 
 
 def test_the_revisions_are_those_that_alembic_finds() -> None:

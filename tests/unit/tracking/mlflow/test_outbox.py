@@ -71,14 +71,6 @@ def test_a_batch_is_no_larger_than_mlflow_accepts(tmp_path: Path) -> None:
     assert sizes == [METRICS_PER_BATCH, METRICS_PER_BATCH // 2]
 
 
-def test_only_what_is_new_is_sent(tmp_path: Path) -> None:
-    outbox = Outbox(tmp_path)
-    put(outbox, {"op": "start"}, metrics(1))
-    assert send(outbox) == ["start", "metrics"]
-    outbox.put(metrics(2))
-    assert steps(Outbox(tmp_path)) == steps(outbox) == [2]
-
-
 def test_a_refused_record_stays_pending_and_later_ones_are_sent(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
     put(outbox, {"op": "start"}, {"op": "bundle"}, metrics(1))
@@ -265,7 +257,7 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     text = (tmp_path / OUTBOX_NAME).read_text()
     (tmp_path / OUTBOX_NAME).write_text(text.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 9'))
     for use in (Outbox.pending, operations, lambda outbox: outbox.put_or_hold({"op": "tags"})):
-        with pytest.raises(DataError, match=r"tracking-outbox\.jsonl has format version 9, .*: update dstransformer"):
+        with pytest.raises(DataError, match=r"tracking-outbox\.jsonl .*9"):
             use(Outbox(tmp_path))
 
 

@@ -65,7 +65,7 @@ def test_a_copy_under_another_step_is_refused(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep_last=2)
     copy = tmp_path / "step-00000009"
     shutil.copytree(write(folder, 5).path, copy)
-    with pytest.raises(DataError, match=r"step-00000009 holds the checkpoint of step 5: rename it to step-00000005"):
+    with pytest.raises(DataError, match=r"step-00000009 .*step-00000005"):
         read_checkpoint(copy)
     assert steps(folder) == [5]
     shutil.copytree(copy, tmp_path / "kept")
@@ -158,10 +158,10 @@ def test_every_file_is_checked_against_its_hash(tmp_path: Path) -> None:
     verify_checkpoint(checkpoint)
     weights = checkpoint.path / "bundle" / "weights"
     weights.write_text("weights of 8")
-    with pytest.raises(DataError, match=r"bundle/weights is missing or damaged"):
+    with pytest.raises(DataError, match="bundle/weights"):
         verify_checkpoint(checkpoint)
     weights.unlink()
-    with pytest.raises(DataError, match=r"bundle/weights is missing or damaged"):
+    with pytest.raises(DataError, match="bundle/weights"):
         verify_checkpoint(checkpoint)
 
 
@@ -209,7 +209,7 @@ def test_damaged_checkpoints_are_skipped(tmp_path: Path, caplog: pytest.LogCaptu
     folder.delete_after(1)
     assert [path.name for path in tmp_path.glob("*step-*")] == ["step-00000001"]
     (tmp_path / "step-00000001" / "bundle" / "weights").unlink()
-    with pytest.raises(DataError, match=r"every checkpoint in .* is damaged"):
+    with pytest.raises(DataError, match="every checkpoint"):
         folder.latest_valid()
 
 
@@ -231,7 +231,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", open_file)
         for find in (folder.latest_valid, lambda: folder.latest_finite(None)):
-            with pytest.raises(StorageError, match=rf"cannot read {failing}: {os.strerror(number)}"):
+            with pytest.raises(StorageError, match=f"{failing}: {os.strerror(number)}"):
                 find()
         write(folder, 3)  # nothing is deleted
     assert steps(folder) == [1, 2, 3]
@@ -270,7 +270,7 @@ def test_a_newer_format_is_not_reported_as_damage(tmp_path: Path) -> None:
 def test_a_damaged_value_is_named_as_in_the_file(tmp_path: Path, change: dict[str, Any], key: str) -> None:
     checkpoint = write(CheckpointFolder(tmp_path), 7)
     change_manifest(checkpoint.path, lambda content: content.update(change))
-    with pytest.raises(DataError, match=rf"manifest\.json is damaged \(.*{key}"):
+    with pytest.raises(DataError, match=rf"manifest\.json .*{key}"):
         read_checkpoint(checkpoint.path)
 
 

@@ -73,7 +73,7 @@ def test_a_refused_checkpoint_is_due_again_and_was_in_vain_until_one_is_saved(wo
         manager.finish()
     assert record.unsaved == [(1, "checkpoint")]
     assert manager.is_due
-    with pytest.raises(StorageError, match="File too large; raise `ulimit -f`"):
+    with pytest.raises(StorageError, match="ulimit -f"):
         manager.raise_if_nothing_saved()
     manager.begin(take_snapshot, state(2), None)
     assert not manager.is_due
@@ -96,7 +96,7 @@ def test_the_last_checkpoint_is_tried_several_times_unless_the_run_is_stopped(wo
     manager = CheckpointManager(
         CheckpointFolder(tmp_path / "a" / "checkpoints"), config, small_tokenizer(), {}, session, record
     )
-    with pytest.raises(StorageError, match="the last checkpoint could not be saved, in 5 tries: cannot write"):
+    with pytest.raises(StorageError, match=r"last checkpoint .*5 tries"):
         manager.save_last(take_snapshot, state(7), None)
     assert record.unsaved == [(7, "the last checkpoint")] * MAX_TRIES
     (tmp_path / "a").mkdir()

@@ -48,16 +48,16 @@ def test_gaps_overlaps_and_files_of_another_number_of_ranks_are_refused(
 def test_another_model_is_refused(tmp_path: Path) -> None:
     write_cut(tmp_path, (0, 10))
     with ShardReader(tmp_path) as reader:
-        with pytest.raises(DataError, match="of weight v it has 0 of 2 elements"):
+        with pytest.raises(DataError, match=r"weight v .*0 of 2"):
             reader.check({"w": 10, "v": 2}, {"w": [WEIGHT], "v": [WEIGHT]})
-        with pytest.raises(DataError, match="the model has no parameter 'w'"):
+        with pytest.raises(DataError, match="'w'"):
             reader.check({}, {})
-        with pytest.raises(DataError, match=r"1 elements of w \(weight\) are missing"):
+        with pytest.raises(DataError, match=r"1 elements of w \(weight\)"):
             reader.read(WEIGHT, "w", 8, torch.empty(3))
 
 
 @pytest.mark.parametrize("name", ["weight/w", "weight/w/0/1", "weight/w/none", "weight/w/0"])
 def test_files_of_another_kind_are_refused(tmp_path: Path, name: str) -> None:
     save_file({name: torch.tensor(1.0)}, tmp_path / "rank-00000.safetensors")
-    with pytest.raises(DataError, match=f"cannot resume from {tmp_path}"):
+    with pytest.raises(DataError, match=str(tmp_path)):
         ShardReader(tmp_path)
