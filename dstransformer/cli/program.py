@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dstransformer import __version__
-from dstransformer.cli.options import CommandResult, Handler, split_values
+from dstransformer.cli.options import CommandResult, Handler
 from dstransformer.io.command import CommandParser, print_text, run_guarded, set_verbosity
 
 #: The modules of the commands by what they are for; ``dst --help`` lists them so.
@@ -50,7 +50,7 @@ def _run_command(arguments: Sequence[str]) -> int:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line."""
-    return build_parser().parse_args(split_values(arguments))
+    return build_parser().parse_args(arguments)
 
 
 def build_parser() -> CommandParser:
@@ -65,10 +65,10 @@ def build_parser() -> CommandParser:
     commands = parser.add_commands("COMMAND")
     headings = {}
     for heading, modules in GROUPS.items():
-        before = len(commands.parsers)
+        before = len(commands.choices)
         for module in modules:
             import_module(f"dstransformer.{module}").add_parser(commands)
-        headings[list(commands.parsers)[before]] = heading
+        headings[list(commands.choices)[before]] = heading
     parser.headings = headings
     return parser
 
