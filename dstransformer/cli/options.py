@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from dstransformer.errors import UserError, shown
 from dstransformer.io.command import CommandParser
@@ -27,9 +27,6 @@ ADDITIONS = {
     "evaluate": "dstransformer.extras.parsing.cli",
     "translate": "dstransformer.extras.markup.cli",
 }
-
-#: The values of ``validation.tokenize``, without an import of the configuration.
-TOKENIZERS = ("auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none", "bpe")
 
 
 class CommandResult(NamedTuple):
@@ -132,23 +129,14 @@ def add_experiment(parser: CommandParser, *, required: bool = True) -> None:
         nargs=None if required else "?",
         help="name of a preset (dst presets) or a YAML file; before --set and --ds",
     )
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="a.b=c",
-        help="override one or more values",
-    )
-    parser.add_argument(
-        "--ds",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME",
-        help="one or more DeepSpeed fragments or JSON files, instead of the preset's",
-    )
+    fragments = "one or more DeepSpeed fragments or JSON files, instead of the preset's"
+    add_overrides(parser, "override one or more values", fragments)
+
+
+def add_overrides(parser: CommandParser, values: str, fragments: str) -> None:
+    """Add ``--set`` and ``--ds``, with these texts."""
+    for flag, name, metavar, text in (("--set", "overrides", "a.b=c", values), ("--ds", "ds", "NAME", fragments)):
+        parser.add_argument(flag, dest=name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
 
 
 def add_decoding(parser: CommandParser, *, output: str | None = "--output", required: bool = True) -> None:
@@ -228,6 +216,19 @@ def uses_ct2(options: argparse.Namespace) -> bool:
     if options.no_shortlist:
         raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
     return False
+
+
+def tokenizer(name: str) -> str:
+    """The type of ``--tokenize``: a value of ``validation.tokenize``.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    from dstransformer.config.schema import BleuTokenizer
+
+    if name not in (names := get_args(BleuTokenizer)):
+        raise argparse.ArgumentTypeError(f"{name[:60]!r} is not a tokenizer of BLEU: give one of {', '.join(names)}")
+    return name
 
 
 def add_target(parser: CommandParser) -> None:

@@ -33,7 +33,7 @@ GROUPS = {
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status."""
     command_line = list(sys.argv[1:] if arguments is None else arguments)
-    return run_guarded("dst", lambda: _run_command(command_line), reports_errors=_reports_errors(command_line))
+    return run_guarded("dst", lambda: _run_command(command_line), reports_errors=lambda: _reports_errors(command_line))
 
 
 def _run_command(arguments: Sequence[str]) -> int:
@@ -76,10 +76,12 @@ def build_parser() -> CommandParser:
 def _reports_errors(arguments: Sequence[str]) -> bool:
     """Whether this process reports errors that all processes of the run raise: true on rank 0.
 
-    Only these commands run in several processes. Others ignore launcher variables.
+    A command that does not run in several processes ignores launcher variables.
     """
-    shared = ("train", "table3", "translate", "parse")
-    if next((argument for argument in arguments if not argument.startswith("-")), None) not in shared:
+    commands = build_parser().commands
+    choices = commands.choices if commands else {}
+    command = next((choices[word] for word in arguments if word in choices), None)
+    if command is None or not command.get_default("in_processes"):
         return True
     from dstransformer.distributed.launcher import LauncherError, read_processes
 

@@ -80,7 +80,7 @@ def add_parser(commands: Commands) -> None:
         help="find the largest update that fits the memory, by trial; train nothing and write nothing",
     )
     parser.add_argument("--json", action="store_true", help="print the outcome, the dry run or the batch as JSON")
-    parser.set_defaults(handler=run)
+    parser.set_defaults(handler=run, in_processes=True)
 
 
 def run(options: argparse.Namespace) -> CommandResult:

@@ -53,7 +53,9 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
-def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = True, advice: str = "") -> int:
+def run_guarded(
+    program: str, run: Callable[[], int], *, reports_errors: Callable[[], bool] = lambda: True, advice: str = ""
+) -> int:
     """Run a command and return its exit status. An error is reported in one line on stderr.
 
     A bug keeps its traceback, followed by a line that asks for a report. A signal's status is 128 plus its number.
@@ -61,7 +63,7 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
     Args:
         program: Its name in messages.
         run: The command.
-        reports_errors: Whether this process reports the errors that every process of a run raises.
+        reports_errors: Tells whether this process reports the errors that every process of a run raises.
         advice: What the user can do after a signal has ended the command.
     """
     prepare_streams()
@@ -71,7 +73,7 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         _check_working_folder()
         status = run()
     except DstError as error:
-        _report_error(program, error, reports_errors=reports_errors)
+        _report_error(program, error, reports_errors=reports_errors())
         status = error.exit_code
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
@@ -90,7 +92,7 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         _report_error(program, failure, reports_errors=True, cause=error)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (missing := _how_to_install(error)):
-            _report_error(program, UserError(missing), reports_errors=reports_errors, cause=error)
+            _report_error(program, UserError(missing), reports_errors=reports_errors(), cause=error)
             return UserError.exit_code
         if _lacks_memory(error):
             say(f"{program}: error: there is not enough memory to load a library ({shown(error, quote=False)})")

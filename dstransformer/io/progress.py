@@ -59,7 +59,7 @@ def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Itera
             yield counter
     else:
         of_total = "" if total is None else f" of {total:,}"
-        yield _Counter(lambda done, rate: note(f"dst: {done:,}{of_total} {unit}, {rate:,.1f} a second"), INTERVAL)
+        yield _Counter(lambda done, rate: note(f"dst: {done:,}{of_total} {unit}, {rate:,.1f} a second"))
 
 
 class Progress:
@@ -89,7 +89,7 @@ class Progress:
         of_total = f" of {total:,}" if total else ""
         began = time.monotonic()
         self.note(f"{name} ...")
-        counter = _Counter(lambda done, _: self.note(f"{name}: {done:,}{of_total} {unit}"), INTERVAL)
+        counter = _Counter(lambda done, _: self.note(f"{name}: {done:,}{of_total} {unit}"))
         yield counter
         done = f"{counter.done:,} {unit}, " if counter.done else ""
         self.note(f"{name}: done, {done}{time.monotonic() - began:.1f} s")
@@ -109,17 +109,17 @@ class Progress:
 
 
 class _Counter:
-    """Counts what is done and, at most every ``interval`` seconds, shows it with the rate per second."""
+    """Counts what is done and, at most every :data:`INTERVAL` seconds, shows it with the rate per second."""
 
-    def __init__(self, show: Callable[[int, float], None], interval: float) -> None:
+    def __init__(self, show: Callable[[int, float], None]) -> None:
         self.done = 0
-        self._show, self._interval = show, interval
+        self._show = show
         self._began = self._shown = time.monotonic()
 
     def __call__(self, count: int) -> None:
         self.done += count
         now = time.monotonic()
-        if now - self._shown >= self._interval:
+        if now - self._shown >= INTERVAL:
             self._shown = now
             self._show(self.done, self.done / max(now - self._began, 1e-9))
 
