@@ -31,7 +31,7 @@ from data_prep.recipe.options import (
 )
 from data_prep.recipe.recipe import SOURCE_DEFAULTS, Recipe, load_recipe, with_source_defaults
 from dstransformer.errors import UserError, without_secrets
-from dstransformer.io.command import CommandParser, StoreOnce
+from dstransformer.io.command import CommandParser
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -76,7 +76,7 @@ def add_options(parser: CommandParser, command: str) -> None:
 
 def _add_recipe(parser: CommandParser) -> None:
     """Add the recipe, which takes the place of the options of the source and the stages, and its overrides."""
-    parser.late = parser.add_argument(
+    parser.add_argument(
         "recipe", nargs="?", metavar="RECIPE", help="one of `dst-prep recipes`, or a .yaml file; or give --source"
     )
     parser.add_argument(
@@ -109,7 +109,7 @@ def _add_mono(parser: argparse.ArgumentParser) -> None:
             dest=name,
             type=read_as(OneText),
             nargs="+",
-            action=_Once,
+            action="extend",
             required=fields[name].is_required(),
             metavar="FILE",
             help=fields[name].description,
@@ -119,7 +119,6 @@ def _add_mono(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=read_path,
-        action=StoreOnce,
         required=True,
         metavar="FILE",
         help="the text to write, gzipped if it ends in .gz; its record is written to FILE.json",
@@ -145,9 +144,7 @@ def _add_stage(parser: argparse.ArgumentParser, stage: str, only: Container[str]
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
     """Add the output folder."""
-    parser.add_argument(
-        "--out", type=read_as(Folder), action=StoreOnce, required=True, metavar="CORPUS", help="the corpus to make"
-    )
+    parser.add_argument("--out", type=read_as(Folder), required=True, metavar="CORPUS", help="the corpus to make")
     parser.add_argument("--overwrite", action="store_true", help="replace another corpus at CORPUS")
 
 
@@ -300,16 +297,6 @@ def read_mono(arguments: argparse.Namespace) -> tuple[MonoOptions, CleanOptions]
     return text, _validate(CleanOptions, with_source_defaults(cleaning, "clean", "mono", None))
 
 
-class _Once(argparse.Action):
-    """Refuses an input that is given twice, because the first would be lost."""
-
-    def __call__(self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *__: Any) -> None:
-        """See ``argparse.Action``."""
-        if getattr(namespace, self.dest) is not None:
-            raise argparse.ArgumentError(self, "given twice; name all files after one")
-        setattr(namespace, self.dest, values)
-
-
 def _add_option(group: Any, name: str, field: FieldInfo, text: str, *, required: bool = False) -> None:
     """Add one option. It is None unless given, because the model holds the default."""
     flag = f"--{name.replace('_', '-')}"
@@ -319,17 +306,14 @@ def _add_option(group: Any, name: str, field: FieldInfo, text: str, *, required:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         return
     placeholder = next((mark.name for mark in metadata if isinstance(mark, Placeholder)), None)
-    if get_origin(base) is tuple and kind != Texts:
-        item = read_as(get_args(base)[0])
-        group.add_argument(flag, type=item, nargs="+", action="extend", metavar=placeholder, help=text)
-        return
     choices = get_args(base) if get_origin(base) is Literal else None
-    several = kind == Texts
+    if get_origin(base) is tuple:
+        item = OneText if kind == Texts else get_args(base)[0]
+        group.add_argument(flag, type=read_as(item), nargs="+", action="extend", metavar=placeholder, help=text)
+        return
     group.add_argument(
         flag,
-        type=read_as(OneText) if several else str if choices else read_as(kind),
-        nargs="+" if several else None,
-        action=_Once if several else "store",
+        type=str if choices else read_as(kind),
         choices=choices,
         required=required,
         metavar=placeholder,

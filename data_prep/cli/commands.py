@@ -300,7 +300,7 @@ def _completion(arguments: argparse.Namespace) -> None:
     from dstransformer.io.completion import completion_script
 
     with printing(needed=True):
-        print(completion_script(build_parser(), arguments.shell, {"RECIPE": list(recipe_summaries())}))
+        print(completion_script(build_parser(), arguments.shell, {"recipe": list(recipe_summaries())}))
 
 
 class _Command(NamedTuple):

@@ -118,9 +118,9 @@ def _link(name: str, file: str) -> str:
 def _describe_program(program: str, parser: CommandParser) -> Iterator[str]:
     """A section for each command. An option of several commands is described where it occurs first."""
     described: dict[str, str] = {}
-    for name, (command, summary) in _iter_commands(program, parser):
+    for name, command in _iter_commands(program, parser):
         usage = "\n".join([_usage(name, command), *command.examples])
-        text = f"### {name}\n\n{_sentence(summary)}\n\n```\n{usage}\n```\n"
+        text = f"### {name}\n\n{command.description}\n\n```\n{usage}\n```\n"
         tables: dict[str, str] = {}
         elsewhere: dict[str, list[str]] = {}
         for group in command._action_groups:
@@ -137,14 +137,12 @@ def _describe_program(program: str, parser: CommandParser) -> Iterator[str]:
         yield text
 
 
-def _iter_commands(
-    name: str, parser: CommandParser, summary: str = ""
-) -> Iterator[tuple[str, tuple[CommandParser, str]]]:
+def _iter_commands(name: str, parser: CommandParser) -> Iterator[tuple[str, CommandParser]]:
     if parser.commands is None:
-        yield name, (parser, summary)
+        yield name, parser
         return
-    for command, child in parser.commands.parsers.items():
-        yield from _iter_commands(f"{name} {command}", child, parser.commands.summaries[command])
+    for command, child in parser.commands.choices.items():
+        yield from _iter_commands(f"{name} {command}", child)
 
 
 def _shown(actions: Iterable[argparse.Action]) -> list[argparse.Action]:

@@ -26,5 +26,5 @@ def run(options: argparse.Namespace) -> CommandResult:
     from dstransformer.config import AUTO_PRECISION, fragment_names, preset_names
     from dstransformer.io.completion import completion_script
 
-    values = {"PRESET": preset_names(), "--ds": [*fragment_names(), AUTO_PRECISION]}
+    values = {"preset": preset_names(), "ds": [*fragment_names(), AUTO_PRECISION]}
     return CommandResult(completion_script(build_parser(), options.shell, values))

@@ -44,10 +44,7 @@ def run(options: argparse.Namespace) -> CommandResult:
             raise UserError(f"--from {options.source} converts that file alone: leave out PRESET, --set and --ds")
         return CommandResult(_convert(options.source))
     if options.preset is None:
-        raise UserError(
-            "the following arguments are required: PRESET (one of `dst presets`, or a .yaml file; before --ds), or "
-            "--from FILE"
-        )
+        raise UserError("the following arguments are required: PRESET, before --set and --ds, or --from FILE")
     config = load_config(options.preset, options.overrides, options.ds)
     composed = compose(config, options.world_size)
     if AUTO_PRECISION in config.deepspeed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-from dstransformer.cli.options import ADDITIONS, TOKENIZERS, file, folder
+from dstransformer.cli.options import ADDITIONS, file, folder, tokenizer
 from dstransformer.errors import UserError
 from dstransformer.io.command import CommandParser
 
@@ -73,7 +73,8 @@ def _add_texts(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--tokenize",
-        choices=TOKENIZERS,
+        type=tokenizer,
+        metavar="NAME",
         help="sacrebleu's tokenizer for BLEU (auto: by the target language: zh, ja-mecab, ko-mecab, flores200, 13a)",
     )
     parser.add_argument(

@@ -6,9 +6,9 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from dstransformer.errors import UserError, shown
 from dstransformer.io.command import CommandParser
@@ -22,17 +22,11 @@ if TYPE_CHECKING:
     from dstransformer.exchange.ct2_engine import Export
     from dstransformer.model import Bundle
 
-_OVERRIDE = re.compile(r"[\w.]+=")
-_DASHED_OVERRIDE = re.compile(r"-+\w+\.\w+=")
-
 #: The module of an extra that adds to a command, by the name of the command; what it has stands where it is used.
 ADDITIONS = {
     "evaluate": "dstransformer.extras.parsing.cli",
     "translate": "dstransformer.extras.markup.cli",
 }
-
-#: The values of ``validation.tokenize``, without an import of the configuration.
-TOKENIZERS = ("auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "none", "bpe")
 
 
 class CommandResult(NamedTuple):
@@ -133,23 +127,16 @@ def add_experiment(parser: CommandParser, *, required: bool = True) -> None:
         "preset",
         metavar="PRESET",
         nargs=None if required else "?",
-        help="name of a preset (dst presets) or a YAML file",
+        help="name of a preset (dst presets) or a YAML file; before --set and --ds",
     )
-    precision = "the precision is --ds fp32, fp16, bf16 or auto_precision"
-    parser.notes = {
-        "PRESET": "one of `dst presets`, or a .yaml file; before --ds",
-        **dict.fromkeys(("--bf16", "--fp16", "--precision"), precision),
-    }
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override one or more values"
-    )
-    parser.add_argument(
-        "--ds",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="one or more DeepSpeed fragments or JSON files, instead of the preset's",
-    )
+    fragments = "one or more DeepSpeed fragments or JSON files, instead of the preset's"
+    add_overrides(parser, "override one or more values", fragments)
+
+
+def add_overrides(parser: CommandParser, values: str, fragments: str) -> None:
+    """Add ``--set`` and ``--ds``, with these texts."""
+    for flag, name, metavar, text in (("--set", "overrides", "a.b=c", values), ("--ds", "ds", "NAME", fragments)):
+        parser.add_argument(flag, dest=name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
 
 
 def add_decoding(parser: CommandParser, *, output: str | None = "--output", required: bool = True) -> None:
@@ -230,6 +217,19 @@ def uses_ct2(options: argparse.Namespace) -> bool:
     return False
 
 
+def tokenizer(name: str) -> str:
+    """The type of ``--tokenize``: a value of ``validation.tokenize``.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    from dstransformer.config.schema import BleuTokenizer
+
+    if name not in (names := get_args(BleuTokenizer)):
+        raise argparse.ArgumentTypeError(f"{name[:60]!r} is not a tokenizer of BLEU: give one of {', '.join(names)}")
+    return name
+
+
 def add_target(parser: CommandParser) -> None:
     """Add the option of commands that translate with models of several directions."""
     parser.add_argument(
@@ -255,7 +255,7 @@ def add_lines(parser: CommandParser, outputs: str) -> None:
         parser: The parser of the command.
         outputs: What it writes, for the help.
     """
-    parser.late = parser.add_argument(
+    parser.add_argument(
         "file", type=file, nargs="?", metavar="FILE", help="text, compressed or not; - is stdin (stdin)"
     )
     parser.add_argument(
@@ -418,58 +418,3 @@ def own_threads() -> int:
     from dstransformer.distributed.launcher import local_world_size, read_processes
 
     return max(1, len(usable_cores()) // local_world_size(os.environ, read_processes(os.environ)))
-
-
-def split_values(arguments: Sequence[str]) -> list[str]:
-    """Rewrite ``--set a=1 b=2 toy`` as ``--set=a=1 --set=b=2 toy``, and ``--ds`` likewise.
-
-    The preset may follow the values. It is recognised because an override contains ``=``, and no fragment has the name
-    of a preset.
-
-    Raises:
-        UserError: The word after ``--set`` is not an override, or no value follows an option.
-    """
-    rewritten: list[str] = []
-    option, first = "", False  # whether its first value comes next
-    is_value: Callable[[str], bool] = bool
-    for word in arguments:
-        if option and first and word.startswith("-"):
-            _refuse_no_value(option, word, arguments)
-        if word in ("--set", "--ds"):
-            option, first = word, True
-            is_value = _is_override if word == "--set" else _is_fragment
-            rewritten.append(word)
-        elif not option or word.startswith("-"):
-            option = ""
-            rewritten.append(word)
-        elif first:
-            if option == "--set" and "=" not in word:
-                raise UserError(f"--set {shown(word)} is not of the form section.key=value (with `=` and no space)")
-            first = False
-            rewritten[-1] = f"{option}={word}"
-        elif is_value(word):
-            rewritten.append(f"{option}={word}")
-        else:
-            option = ""
-            rewritten.append(word)
-    if option and first:
-        _refuse_no_value(option, "", arguments)
-    return rewritten
-
-
-def _refuse_no_value(option: str, following: str, arguments: Sequence[str]) -> NoReturn:
-    if option == "--set" and _DASHED_OVERRIDE.match(following):
-        value = shown(following.lstrip("-"), quote=False)
-        raise UserError(f"--set {shown(following)}: leave out the dashes: --set {value}")
-    command = next(word for word in arguments if not word.startswith("-"))  # after what a launcher has put first
-    raise UserError(f"argument {option}: expected at least one value; see `dst {command} --help`")
-
-
-def _is_override(word: str) -> bool:
-    return _OVERRIDE.match(word) is not None
-
-
-def _is_fragment(word: str) -> bool:
-    from dstransformer.config import preset_names
-
-    return not word.endswith((".yaml", ".yml")) and word not in preset_names()

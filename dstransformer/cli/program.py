@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dstransformer import __version__
-from dstransformer.cli.options import CommandResult, Handler, split_values
+from dstransformer.cli.options import CommandResult, Handler
 from dstransformer.io.command import CommandParser, print_text, run_guarded, set_verbosity
 
 #: The modules of the commands by what they are for; ``dst --help`` lists them so.
@@ -33,7 +33,7 @@ GROUPS = {
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status."""
     command_line = list(sys.argv[1:] if arguments is None else arguments)
-    return run_guarded("dst", lambda: _run_command(command_line), reports_errors=_reports_errors(command_line))
+    return run_guarded("dst", lambda: _run_command(command_line), reports_errors=lambda: _reports_errors(command_line))
 
 
 def _run_command(arguments: Sequence[str]) -> int:
@@ -50,7 +50,7 @@ def _run_command(arguments: Sequence[str]) -> int:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line."""
-    return build_parser().parse_args(split_values(arguments))
+    return build_parser().parse_args(arguments)
 
 
 def build_parser() -> CommandParser:
@@ -65,10 +65,10 @@ def build_parser() -> CommandParser:
     commands = parser.add_commands("COMMAND")
     headings = {}
     for heading, modules in GROUPS.items():
-        before = len(commands.parsers)
+        before = len(commands.choices)
         for module in modules:
             import_module(f"dstransformer.{module}").add_parser(commands)
-        headings[list(commands.parsers)[before]] = heading
+        headings[list(commands.choices)[before]] = heading
     parser.headings = headings
     return parser
 
@@ -76,10 +76,12 @@ def build_parser() -> CommandParser:
 def _reports_errors(arguments: Sequence[str]) -> bool:
     """Whether this process reports errors that all processes of the run raise: true on rank 0.
 
-    Only these commands run in several processes. Others ignore launcher variables.
+    A command that does not run in several processes ignores launcher variables.
     """
-    shared = ("train", "table3", "translate", "parse")
-    if next((argument for argument in arguments if not argument.startswith("-")), None) not in shared:
+    commands = build_parser().commands
+    choices = commands.choices if commands else {}
+    command = next((choices[word] for word in arguments if word in choices), None)
+    if command is None or not command.get_default("in_processes"):
         return True
     from dstransformer.distributed.launcher import LauncherError, read_processes
 

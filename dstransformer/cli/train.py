@@ -20,7 +20,7 @@ from dstransformer.cli.options import (
     run_tag,
 )
 from dstransformer.errors import UserError
-from dstransformer.io.command import Commands, StoreOnce
+from dstransformer.io.command import Commands
 from dstransformer.training.devices import GPU_MEMORY
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_experiment(parser)
     parser.add_argument("--corpus", required=True, type=folder, help="folder that dst-prep built")
-    parser.add_argument(
-        "--run", required=True, type=folder, action=StoreOnce, help="run folder: checkpoints, metrics, bundle"
-    )
+    parser.add_argument("--run", required=True, type=folder, help="run folder: checkpoints, metrics, bundle")
     parser.add_argument(
         "--resume",
         metavar="auto|never|PATH",
@@ -82,7 +80,7 @@ def add_parser(commands: Commands) -> None:
         help="find the largest update that fits the memory, by trial; train nothing and write nothing",
     )
     parser.add_argument("--json", action="store_true", help="print the outcome, the dry run or the batch as JSON")
-    parser.set_defaults(handler=run)
+    parser.set_defaults(handler=run, in_processes=True)
 
 
 def run(options: argparse.Namespace) -> CommandResult:
@@ -219,7 +217,7 @@ def _describe_outcome(outcome: Outcome) -> str:
     if outcome.final is None:
         return f"stopped by {outcome.stopped_by} at step {outcome.step}; run the same command to resume"
     scores = [
-        f"{split} {score.painted()}"
+        f"{split} {score}"
         for split, evaluation in outcome.evaluations.items()
         for score in dict.fromkeys((evaluation.main, *evaluation.scores))
     ]

@@ -91,7 +91,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--interactive", action="store_true", help="prompt for sentences, and show scores")
     add_engine(parser)
-    parser.set_defaults(handler=run)
+    parser.set_defaults(handler=run, in_processes=True)
 
 
 def run(options: argparse.Namespace) -> CommandResult:

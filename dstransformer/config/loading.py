@@ -239,7 +239,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     keys = name.strip().split(".")
     given = f"--set {shown(override)}"
     if not equals or not all(keys):
-        raise ConfigError(f"{given} is not of the form section.key=value")
+        raise ConfigError(f"{given} is not of the form section.key=value (with `=` and no space)")
     node: Any = tree
     for depth, key in enumerate(keys):
         if not isinstance(node, dict):

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dstransformer.io.colour import BOLD, paint
-
 _LABELS = {
     "loss": "loss",
     "bleu": "BLEU",
@@ -71,10 +69,6 @@ class Score:
 
     def __str__(self) -> str:
         return f"{self.label} {self.number} ({self.signature})"
-
-    def painted(self) -> str:
-        """The same, with the number in bold on a terminal."""
-        return f"{self.label} {paint(self.number, BOLD)} ({self.signature})"
 
 
 @dataclass(frozen=True)

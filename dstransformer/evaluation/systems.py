@@ -11,7 +11,6 @@ from dstransformer.errors import DataError, DstError, counted
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.evaluation.significance import Comparison
 from dstransformer.evaluation.testset import TestSet, evaluate_test_set, score_translations
-from dstransformer.io.colour import BOLD, paint
 from dstransformer.io.progress import Advance
 from dstransformer.io.text import iter_lines
 
@@ -193,7 +192,7 @@ def _with_learned(
 def format_result(result: SystemResult) -> str:
     """A single result as lines of text: the scores with their signatures, and the settings they were computed with."""
     evaluation, facts = result.evaluation, result.facts
-    lines = [score.painted() for score in evaluation.scores]
+    lines = [str(score) for score in evaluation.scores]
     if "bundle" in facts:
         lines.append(
             f"{counted(evaluation.sentences, 'sentence')} in {evaluation.seconds:.1f} s, beam {facts['beam_size']}, "
@@ -206,7 +205,7 @@ def format_line(result: SystemResult) -> str:
     """A result on one line, without signatures, for results that arrive one at a time."""
     step = result.facts.get("step")
     where = f"{result.system:13}" + (f" (step {step:,})" if result.system == "bundle" and step else "")
-    scores = "  ".join(f"{score.label} {paint(f'{score.value:.2f}', BOLD)}" for score in result.evaluation.scores)
+    scores = "  ".join(f"{score.label} {score.value:.2f}" for score in result.evaluation.scores)
     return f"{where}  {result.test_set.name}  {scores}  ({result.evaluation.seconds:.1f} s)"
 
 
@@ -227,8 +226,7 @@ def format_table(results: Sequence[SystemResult], comparisons: Mapping[str, Comp
     signatures = {score.name: score.signature for result in results for score in result.evaluation.scores}
     footnotes = [f"{labels[name]}: {signatures[name]}" for name in names]
     footnotes += dict.fromkeys(comparison.describe() for comparison in comparisons.values())
-    heading, *lines = _align(rows)
-    return "\n".join([paint(heading, BOLD), *lines, "", *footnotes])
+    return "\n".join([*_align(rows), "", *footnotes])
 
 
 def _format_cell(score: Score | None, result: SystemResult, comparison: Comparison | None) -> str:

@@ -12,9 +12,7 @@ import re
 import signal
 import sys
 import traceback
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -30,9 +28,6 @@ _VERBOSITY = (
     (("-q", "--quiet"), -1, "show results, warnings and errors only"),
     (("-v", "--verbose"), 1, "also show what libraries log, such as DeepSpeed"),
 )
-
-#: Maximum commands that an error lists.
-_MAX_LISTED = 12
 
 
 class _Terminal(logging.Handler):
@@ -58,7 +53,9 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
-def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = True, advice: str = "") -> int:
+def run_guarded(
+    program: str, run: Callable[[], int], *, reports_errors: Callable[[], bool] = lambda: True, advice: str = ""
+) -> int:
     """Run a command and return its exit status. An error is reported in one line on stderr.
 
     A bug keeps its traceback, followed by a line that asks for a report. A signal's status is 128 plus its number.
@@ -66,7 +63,7 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
     Args:
         program: Its name in messages.
         run: The command.
-        reports_errors: Whether this process reports the errors that every process of a run raises.
+        reports_errors: Tells whether this process reports the errors that every process of a run raises.
         advice: What the user can do after a signal has ended the command.
     """
     prepare_streams()
@@ -76,7 +73,7 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         _check_working_folder()
         status = run()
     except DstError as error:
-        _report_error(program, error, reports_errors=reports_errors)
+        _report_error(program, error, reports_errors=reports_errors())
         status = error.exit_code
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
@@ -95,7 +92,7 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         _report_error(program, failure, reports_errors=True, cause=error)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (missing := _how_to_install(error)):
-            _report_error(program, UserError(missing), reports_errors=reports_errors, cause=error)
+            _report_error(program, UserError(missing), reports_errors=reports_errors(), cause=error)
             return UserError.exit_code
         if _lacks_memory(error):
             say(f"{program}: error: there is not enough memory to load a library ({shown(error, quote=False)})")
@@ -234,45 +231,14 @@ def _discard_stdout() -> None:
     sys.stdout = devnull
 
 
-class StoreOnce(argparse.Action):
-    """Stores the name of an output. Refuses a second value, which would silently replace the first."""
+class Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """The commands of a parser; ``choices`` has the parser of each."""
 
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, **given)
-        self._namespace: weakref.ref[argparse.Namespace] | None = None
-
-    def __call__(
-        self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        """Store the value, and refuse another one for the same command line."""
-        again = option is not None and self._namespace is not None and self._namespace() is namespace
-        if again and (before := getattr(namespace, self.dest)) != values:
-            raise argparse.ArgumentError(self, f"given twice, as {before} and {values}: choose one")
-        self._namespace = weakref.ref(namespace)
-        setattr(namespace, self.dest, values)
-
-
-class Commands:
-    """The commands of a parser.
-
-    Attributes:
-        metavar: What help calls one of them.
-        parsers: The parser of each, by its name.
-        summaries: What each does, by its name.
-    """
-
-    def __init__(self, metavar: str, add_parser: Callable[..., CommandParser]) -> None:
-        self.metavar = metavar
-        self.parsers: dict[str, CommandParser] = {}
-        self.summaries: dict[str, str] = {}
-        self._add_parser = add_parser
-
-    def add_parser(self, name: str, *, help: str, **given: Any) -> CommandParser:
+    def add_parser(self, name: str, *, help: str, **settings: Any) -> CommandParser:  # type: ignore[override]
         """Add a command; ``help`` says in some words what it does. The rest is as for :class:`CommandParser`."""
-        given = {"description": f"{help[0].upper()}{help[1:]}.", **given}
-        self.summaries[name] = help
-        self.parsers[name] = self._add_parser(name, help=help, **given)
-        return self.parsers[name]
+        settings = {"description": f"{help[0].upper()}{help[1:]}.", **settings}
+        parser: CommandParser = super().add_parser(name, help=help, **settings)
+        return parser
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -282,39 +248,27 @@ class CommandParser(argparse.ArgumentParser):
         examples: Command lines that ``--help`` shows at its end.
         commands: Its commands, if it has any.
         headings: Headings in the list of commands, by the name of the first command below each.
-        late: An optional argument that may also follow options, which argparse supports only since Python 3.13.
-        notes: What an error that names an argument, or an option of other tools, adds to it, by the name.
         takes_rest: Whether words that it does not know are for another program: they become the value ``rest``.
     """
 
-    def __init__(self, *, examples: Sequence[str] = (), takes_rest: bool = False, **given: Any) -> None:
+    def __init__(self, *, examples: Sequence[str] = (), takes_rest: bool = False, **settings: Any) -> None:
         if sys.version_info >= (3, 14):
-            given = {"suggest_on_error": True, "color": False, **given}
-        super().__init__(**{"allow_abbrev": False, **given})
+            settings = {"suggest_on_error": True, "color": False, **settings}
+        super().__init__(allow_abbrev=False, **settings)
         self.examples = examples
         self.commands: Commands | None = None
         self.headings: Mapping[str, str] = {}
-        self.late: argparse.Action | None = None
-        self.notes: Mapping[str, str] = {}
         self.takes_rest = takes_rest
-        self._hidden: set[str] = set()
-        self._words: Sequence[str] = ()
         for names, value, text in _VERBOSITY if not takes_rest else ():
-            super().add_argument(
+            self.add_argument(
                 *names, dest="verbosity", action="store_const", const=value, default=argparse.SUPPRESS, help=text
             )
 
     def add_commands(self, metavar: str) -> Commands:
         """Let it have commands, one of which must be given."""
-        subparsers = self.add_subparsers(metavar=metavar, required=True, parser_class=CommandParser)
-        self.commands = Commands(metavar, subparsers.add_parser)
+        commands: Any = self.add_subparsers(metavar=metavar, required=True, action=Commands)
+        self.commands = commands
         return self.commands
-
-    def add_argument(self, *names: Any, **given: Any) -> argparse.Action:
-        """Add an argument, as in ``argparse``."""
-        if given.get("help") == argparse.SUPPRESS:
-            self._hidden.update(names)
-        return super().add_argument(*names, **given)
 
     def format_help(self) -> str:
         """The help, with the headings in its list of commands, and the examples at its end."""
@@ -325,60 +279,23 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the words of a command line, ``sys.argv`` by default. Those that are left are an error."""
-        self._words = sys.argv[1:] if args is None else args
-        word = next((word for word in self._words if not word.startswith("-")), None)
-        if self.commands and word and not set(self._words) & set(self.commands.parsers):
-            names = list(self.commands.parsers)
-            hint = f" (choose from {', '.join(names)})" if len(names) <= _MAX_LISTED else ""
-            self.error(
-                f"argument {self.commands.metavar}: invalid choice: {shown(word)}{_did_you_mean(word, names) or hint}"
-            )
-        found, rest = super().parse_known_args(args, namespace)
-        if self.late is not None and getattr(found, self.late.dest) is None and len(rest) == 1 and rest[0][:1] != "-":
-            self._take_late(self.late, rest.pop(), found)
+        options, rest = super().parse_known_args(args, namespace)
+        late = next((action for action in self._actions if not action.option_strings and action.nargs == "?"), None)
+        if late and len(rest) == 1 and rest[0][:1] != "-" and getattr(options, late.dest) == late.default:
+            # Before Python 3.12.7 argparse takes an optional argument as left out when an option comes before it.
+            try:
+                setattr(options, late.dest, self._get_values(late, [rest.pop()]))
+            except argparse.ArgumentError as error:
+                self.error(str(error))
         if self.takes_rest:
-            found.rest, rest = rest, []
+            options.rest, rest = rest, []
         if rest:
-            self._refuse_words(rest)
-        return found, rest
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return options, rest
 
     def error(self, message: str) -> NoReturn:
-        """Raise the error, in one line. An option that the command does not have is named before anything else."""
-        options = self._options()
-        for word in self._words:
-            if word == "--" or (self.commands and word in self.commands.parsers):
-                break
-            if word.startswith("--") and word.partition("=")[0] not in options:
-                self._refuse_words([word])
-        for name, note in self.notes.items():
-            message = message.replace(name, f"{name} ({note})")
+        """Raise the error, in one line."""
         raise UserError(f"{shown(message, quote=False, limit=240)}; see `{self.prog} --help`")
-
-    def _take_late(self, action: argparse.Action, word: str, namespace: argparse.Namespace) -> None:
-        """Store the word that follows options as the argument that may come late."""
-        try:
-            setattr(namespace, action.dest, action.type(word) if callable(action.type) else word)
-        except argparse.ArgumentTypeError as error:
-            self.error(f"argument {action.metavar}: {error}")
-
-    def _refuse_words(self, words: Sequence[str]) -> NoReturn:
-        """Raise an error about words that are left, with the nearest option to the first that looks like one."""
-        option = next((word for word in words if word.startswith("--")), None)
-        hint = "" if option is None else _did_you_mean(option.partition("=")[0], self._options())
-        hinted = [f"{word}{hint}" if word == option else word for word in words]
-        self._words = ()  # none of them is looked at again
-        self.error(f"unrecognized arguments: {' '.join(hinted)}")
-
-    def _options(self) -> set[str]:
-        """The long names of its options, from its help, and the hidden ones."""
-        lines = [line.strip().partition("  ")[0] for line in self.format_help().splitlines() if line.startswith("  -")]
-        return self._hidden.union(*(re.findall(r"--[\w-]+", line) for line in lines))
-
-
-def _did_you_mean(word: str, names: Iterable[str]) -> str:
-    plain = {name.lstrip("-"): name for name in sorted(names)}
-    near = get_close_matches(word.lstrip("-"), plain, n=1)
-    return f" (did you mean {plain[near[0]]!r}?)" if near else ""
 
 
 def _report_error(program: str, error: DstError, *, reports_errors: bool, cause: BaseException | None = None) -> None:

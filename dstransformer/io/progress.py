@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dstransformer.io.colour import RED, YELLOW, paint
-
 #: Seconds between two lines.
 INTERVAL = 10.0
 
 _WARNING = "warning: "
-
-#: The word to colour in a line that reports an error or warns, after the name of the program.
-_ALARM = re.compile(r"^((?:[\w-]+(?: \(rank \d+\))?: )?)((?:internal )?error:|warning:)")
 
 _quiet = False
 
@@ -40,7 +34,7 @@ Advance = Callable[[int], None]
 def say(line: str) -> None:
     """Print a line for the user on standard error, also while a bar is drawn there. A closed one is no error."""
     try:
-        print(_ALARM.sub(_paint_alarm, line), file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
@@ -49,10 +43,6 @@ def note(line: str) -> None:
     """Print a line that ``-q`` hides, as :func:`say` does."""
     if not _quiet:
         say(line)
-
-
-def _paint_alarm(found: re.Match[str]) -> str:
-    return found[1] + paint(found[2], YELLOW if found[2] == "warning:" else RED, sys.stderr)
 
 
 @contextmanager
@@ -69,7 +59,7 @@ def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Itera
             yield counter
     else:
         of_total = "" if total is None else f" of {total:,}"
-        yield _Counter(lambda done, rate: note(f"dst: {done:,}{of_total} {unit}, {rate:,.1f} a second"), INTERVAL)
+        yield _Counter(lambda done, rate: note(f"dst: {done:,}{of_total} {unit}, {rate:,.1f} a second"))
 
 
 class Progress:
@@ -99,7 +89,7 @@ class Progress:
         of_total = f" of {total:,}" if total else ""
         began = time.monotonic()
         self.note(f"{name} ...")
-        counter = _Counter(lambda done, _: self.note(f"{name}: {done:,}{of_total} {unit}"), INTERVAL)
+        counter = _Counter(lambda done, _: self.note(f"{name}: {done:,}{of_total} {unit}"))
         yield counter
         done = f"{counter.done:,} {unit}, " if counter.done else ""
         self.note(f"{name}: done, {done}{time.monotonic() - began:.1f} s")
@@ -119,17 +109,17 @@ class Progress:
 
 
 class _Counter:
-    """Counts what is done and, at most every ``interval`` seconds, shows it with the rate per second."""
+    """Counts what is done and, at most every :data:`INTERVAL` seconds, shows it with the rate per second."""
 
-    def __init__(self, show: Callable[[int, float], None], interval: float) -> None:
+    def __init__(self, show: Callable[[int, float], None]) -> None:
         self.done = 0
-        self._show, self._interval = show, interval
+        self._show = show
         self._began = self._shown = time.monotonic()
 
     def __call__(self, count: int) -> None:
         self.done += count
         now = time.monotonic()
-        if now - self._shown >= self._interval:
+        if now - self._shown >= INTERVAL:
             self._shown = now
             self._show(self.done, self.done / max(now - self._began, 1e-9))
 
@@ -137,28 +127,18 @@ class _Counter:
 @contextmanager
 def _drawing(name: str, total: int | None, *, transient: bool) -> Iterator[Advance]:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
     whole = Column(no_wrap=True)  # a narrow terminal has a shorter bar
     columns = (
-        SpinnerColumn(finished_text="✓"),
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(table_column=whole),
-        TimeElapsedColumn(table_column=whole),
-        TimeRemainingColumn(table_column=whole),
+        TimeRemainingColumn(elapsed_when_finished=True, table_column=whole),
     )
     with Progress(*columns, console=Console(stderr=True), transient=transient) as bars:
-        number = bars.add_task(name, total=total)
-        counter = _Counter(lambda done, _: bars.update(number, completed=done), interval=0.0)
-        yield counter
-        bars.update(number, total=counter.done or 1, completed=counter.done or 1)
+        task = bars.add_task(name, total=total)
+        yield lambda count: bars.advance(task, count)
+        done = bars.tasks[task].completed or 1
+        bars.update(task, total=done, completed=done)

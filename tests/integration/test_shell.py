@@ -1,4 +1,4 @@
-"""How the commands look in a terminal: colour, narrow progress, ``-q`` and ``-v``, DeepSpeed's lines."""
+"""How the commands look in a terminal: narrow progress, ``-q`` and ``-v``, DeepSpeed's lines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst
 from support.processes.terminal import run_in_terminal, visible
 from support.training.runs import train_options
-
-from dstransformer.evaluation.result import Score
-from dstransformer.extras.doctor.finding import Finding, describe
-from dstransformer.io.progress import say
 
 #: Draws the progress of a long run, and logs a warning meanwhile.
 PROGRESS = """
@@ -37,39 +33,6 @@ def run():
 
 run_guarded("dst", run)
 """
-
-
-@pytest.mark.parametrize(("extra", "coloured"), [
-    ({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({"NO_COLOR": ""}, True),
-])  # fmt: skip
-def test_the_word_error_is_red_on_a_terminal_that_has_colour(extra: dict[str, str], coloured: bool) -> None:
-    written = run_in_terminal("-m", "dstransformer", "ds-config", "bsae", extra=extra)
-    assert written.startswith("dst: \x1b[31merror:\x1b[0m unknown preset" if coloured else "dst: error: unknown preset")
-    assert written.count("\x1b") == 2 * coloured
-
-
-@pytest.mark.parametrize(("line", "expected"), [
-    ("warning: it may", "\x1b[33mwarning:\x1b[0m it may"),
-    ("dst (rank 1): error: no", "dst (rank 1): \x1b[31merror:\x1b[0m no"),
-    ("dst-prep: internal error: KeyError: 'error: x'", "dst-prep: \x1b[31minternal error:\x1b[0m KeyError: 'error: x'"),
-    ("reads: the last error: none", "reads: the last error: none"),
-])  # fmt: skip
-def test_only_the_word_that_says_what_a_line_is_has_colour(
-    line: str, expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    say(line)
-    assert capsys.readouterr().err == f"{expected}\n"
-
-
-def test_faults_and_scores_are_found_at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
-    findings = [Finding("disk", "it is full", "FAULT", "make room for the next checkpoint"), Finding("port", "free")]
-    score = Score("bleu", 27.5, "nrefs:1")
-    plain = describe(findings, 50)
-    assert score.painted() == str(score)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert describe(findings, 50) == plain.replace("FAULT", "\x1b[31mFAULT\x1b[0m")
-    assert score.painted() == "BLEU \x1b[1m27.50\x1b[0m (nrefs:1)"
 
 
 @pytest.mark.parametrize(("columns", "expected"), [
@@ -101,7 +64,7 @@ def test_no_number_of_a_build_is_cut_in_a_narrow_terminal(tmp_path: Path) -> Non
     sizes = ["--pairs", "3000", "--valid-size", "5", "--test-size", "5"]
     build = ["build", "--source", "toy", *sizes, "--out", str(tmp_path / "corpus")]
     lines = visible(run_in_terminal("-m", "data_prep", *build, columns=60))
-    done = r"✓ train a bpe vocabulary of 2,000 .* 6000/6000 0:\S+ 0:\S+"
+    done = r"train a bpe vocabulary of 2,000 .* 6000/6000 0:\S+"
     assert any(re.fullmatch(done, line) for line in lines), lines
     assert [line for line in lines if "…" in line] == []
 

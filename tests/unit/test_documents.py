@@ -89,7 +89,7 @@ def test_commands_that_documents_show_can_be_parsed(document: Path) -> None:
 
 def options(parser: CommandParser, prefix: str = "") -> dict[str, set[str]]:
     found = {}
-    for command, child in parser.commands.parsers.items() if parser.commands else ():
+    for command, child in parser.commands.choices.items() if parser.commands else ():
         words = f"{prefix} {command}".strip()
         found[words] = {flag for action in child._actions for flag in action.option_strings}
         found |= options(child, words)

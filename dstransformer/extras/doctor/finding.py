@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dstransformer.errors import shown
-from dstransformer.io.colour import RED, paint
 
 #: ``note``: to be known, but nothing fails because of it. ``FAULT``: something fails, or has failed.
 Level = Literal["ok", "note", "FAULT"]
@@ -68,4 +67,4 @@ def _describe(finding: Finding, width: int | None) -> str:
         indent = " " * len(f"{'':<5}  {'':<{_NAME_WIDTH}}  ")
         width = max(width, 40)
         line = textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return paint("FAULT", RED) + line.removeprefix("FAULT") if finding.level == "FAULT" else line
+    return line

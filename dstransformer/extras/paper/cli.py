@@ -7,7 +7,7 @@ import json
 import math
 import os
 
-from dstransformer.cli.options import CommandResult, add_decoding, folder, load_translator
+from dstransformer.cli.options import CommandResult, add_decoding, add_overrides, folder, load_translator
 from dstransformer.io.command import Commands, Stopped, exit_on_sigterm
 
 
@@ -160,14 +160,9 @@ def _add_table3(commands: Commands) -> None:
         help="paper, small, or a preset to vary in the same way (paper)",
     )
     parser.add_argument("--updates", type=int, metavar="N", help="updates of base; big trains three times as many")
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override values of all rows"
-    )
-    parser.add_argument(
-        "--ds", action="append", default=[], metavar="NAME", help="DeepSpeed fragments of all rows, not the presets'"
-    )
+    add_overrides(parser, "override values of all rows", "DeepSpeed fragments of all rows, not the presets'")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
-    parser.set_defaults(handler=run_table3)
+    parser.set_defaults(handler=run_table3, in_processes=True)
 
 
 def run_table3(options: argparse.Namespace) -> CommandResult:

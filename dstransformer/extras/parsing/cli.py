@@ -38,7 +38,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--tokenised", action="store_true", help="spaces separate the words; else English text is tokenised"
     )
-    parser.set_defaults(handler=_parse)
+    parser.set_defaults(handler=_parse, in_processes=True)
 
 
 def _parse(options: argparse.Namespace) -> CommandResult:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, folder
 from dstransformer.errors import UserError, shell_word
-from dstransformer.io.colour import BOLD, paint
 from dstransformer.io.command import Commands
 from dstransformer.io.progress import note
 
@@ -112,7 +111,6 @@ def _describe(report: Report) -> str:
                   for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
         for row in rows
     ]  # fmt: skip
-    lines[0] = paint(lines[0], BOLD)
     if report.loss_difference is not None:
         gap, step = report.loss_difference
         apart = "all logged values are equal" if gap == 0 else f"at most {gap:.2g} apart, at update {step:,}"

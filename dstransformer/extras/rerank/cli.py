@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import TOKENIZERS, CommandResult, add_target, file, folder
+from dstransformer.cli.options import CommandResult, add_target, file, folder, tokenizer
 from dstransformer.cli.score import add_scoring, load_scorer
 from dstransformer.errors import UserError
 from dstransformer.io.command import Commands, exit_on_sigterm
@@ -63,7 +63,8 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--tokenize",
-        choices=TOKENIZERS,
+        type=tokenizer,
+        metavar="NAME",
         help="with --tune and --mbr bleu: sacrebleu's tokenizer (auto: by the language that --reverse reads)",
     )
     parser.add_argument(

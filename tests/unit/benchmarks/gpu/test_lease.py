@@ -18,7 +18,6 @@ from benchmarks.__main__ import main
 from benchmarks.gpu.traces import UPDATES
 from benchmarks.registry import PROGRAMS
 from data_prep.cli import commands as prep
-from dstransformer.cli.options import split_values
 from dstransformer.cli.program import build_parser
 from dstransformer.config import compose, load_config
 
@@ -54,7 +53,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         import_module(f"benchmarks.{program.module}").add_options(parser)
         return parser.parse_args(rest[1:])
     if module == "dstransformer":
-        return build_parser().parse_args(split_values(rest))
+        return build_parser().parse_args(rest)
     assert module == "data_prep"
     return prep.build_parser().parse_args(rest)
 

@@ -37,7 +37,7 @@ def corpus(tmp_path: Path) -> Path:
 def test_every_option_has_help() -> None:
     parser = commands.build_parser()
     assert parser.commands is not None
-    for name, command in parser.commands.parsers.items():
+    for name, command in parser.commands.choices.items():
         assert [action.dest for action in command._actions if not action.help] == [], name
 
 
