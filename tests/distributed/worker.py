@@ -5,6 +5,9 @@ At the updates listed in ``"infinite": […]``, rank 1 has an infinite gradient;
 wherever the data of these updates of the first epoch are, counted from 0. ``outcome.json`` then says whether they left
 weights and moments unchanged, and how training diverged, if it did.
 
+With ``"room": TOKENS`` the number of micro-batches is found by trial, in which rank 1 has memory for a micro-batch of
+so many source tokens. ``outcome.json`` has the number.
+
 With ``"round_once": true`` weights are rounded once an update, as on a GPU.
 
 With ``"gather_whole": true`` ZeRO stage 3 gathers all weights in fp32. ``gathered.json`` has the elements of all
@@ -35,6 +38,7 @@ from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import DivergedError
+from dstransformer.model import Transformer
 from dstransformer.tracking.events import NullTracker, RunStart, Tracker
 from dstransformer.tracking.metrics_log import MetricsLog
 from dstransformer.training import engine as engine_module
@@ -97,6 +101,21 @@ def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], w
     yield unchanged
 
 
+@contextmanager
+def limit_memory(room: int | None, world: World) -> Iterator[None]:
+    """Let rank 1 run out of memory in the forward pass of a larger micro-batch."""
+    forward: Any = Transformer.forward
+
+    def limited(model: Transformer, src: torch.Tensor, *others: Any) -> Any:
+        sums = forward(model, src, *others)
+        if room is not None and world.rank == 1 and torch.is_grad_enabled() and len(src) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return sums
+
+    with mock.patch.object(Transformer, "forward", limited):
+        yield
+
+
 def drop_precision_of_gathering(trainer: Trainer) -> None:
     """Let ZeRO stage 3 gather all weights as they are kept."""
     module: torch.nn.Module = trainer.engine._engine.module
@@ -130,10 +149,14 @@ def main() -> None:
         ds_config = compose(config, world.world_size)
         run = out / case["name"]
         run.mkdir(exist_ok=True)
-        setup = Setup(config, ds_config, corpus, run, world.world_size)
+        room = case.get("room")
+        setup = Setup(
+            config, ds_config, corpus, run, world.world_size, micro_batches_from=None if room is None else "trial"
+        )
         engine_module.ROUND_ONCE = {"cpu"} if case.get("round_once") else {"cuda"}
         tracker: Tracker = MetricsLog(run / "metrics.jsonl") if world.is_rank0 else NullTracker()
-        trainer = build_trainer(setup, {"case": case["name"]}, tracker, Session(world))
+        with limit_memory(room, world):
+            trainer = build_trainer(setup, {"case": case["name"]}, tracker, Session(world))
         if case.get("gather_whole"):
             drop_precision_of_gathering(trainer)
         resumed = case.get("resume")
@@ -147,7 +170,12 @@ def main() -> None:
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")
-            said = {"step": None if diverged else trainer.state.step, "unchanged": unchanged, "diverged": diverged}
+            said = {
+                "step": None if diverged else trainer.state.step,
+                "unchanged": unchanged,
+                "diverged": diverged,
+                "micro_batches": trainer.config.batch.micro_batches,
+            }
             (run / "gathered.json").write_text(json.dumps(gathered))
             (run / "outcome.json").write_text(json.dumps(said))
         world.barrier()
