@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,16 +34,27 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+def train_with_little_memory(corpus: Path, run: Path, *changes: str) -> subprocess.CompletedProcess[str]:
+    options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--set", *WIDE, *changes]
+    command = ["bash", "-c", f'ulimit -d {LIMIT} && exec "$@"', "bash", sys.executable, "-m", "dstransformer"]
+    return run_command([*command, *options], env=environment())
+
+
 def test_a_run_that_runs_out_of_memory_takes_more_micro_batches(toy_corpus: Path, tmp_path: Path) -> None:
-    run = ["train", "toy", "--corpus", str(toy_corpus), "--run", str(tmp_path / "run"), "--set", *WIDE]
-    command = f'ulimit -d {LIMIT} && exec "$@"'
-    done = run_command(["bash", "-c", command, "bash", sys.executable, "-m", "dstransformer", *run], env=environment())
+    done = train_with_little_memory(toy_corpus, tmp_path / "run")
     assert done.returncode == 0, done.stderr
     found = read_config(tmp_path / "run" / "config.yaml").batch.micro_batch_count
     assert found > 1
     assert [f"batch.micro_batches = {number}" in done.stderr for number in range(1, found + 1)] == [
         *[True] * (found - 1), False
     ]  # fmt: skip
+
+
+def test_a_given_number_that_does_not_fit_ends_with_advice(toy_corpus: Path, tmp_path: Path) -> None:
+    done = train_with_little_memory(toy_corpus, tmp_path / "run", "batch.micro_batches=1")
+    assert done.returncode == 1, done.stderr
+    assert "batch.micro_batches" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 def test_a_run_that_never_fits_ends_with_advice(toy_corpus: Path, tmp_path: Path) -> None:
