@@ -28,8 +28,8 @@ from dstransformer.training.update_stream import build_loader
 
 logger = logging.getLogger(__name__)
 
-#: Share of a GPU's memory that an attempt may take. The rest is for what it does not compute: the buffers in which
-#: DeepSpeed reduces gradients, the optimizer's step, the model of validation; and for updates a little larger.
+#: Share of a GPU's memory that an attempt may take. The rest is for what it does not hold: the temporary tensors of the
+#: optimizer's step, the model of validation, and what a slightly larger update takes.
 SHARE = 0.9
 
 
@@ -112,9 +112,10 @@ def _limited_memory(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    torch.cuda.set_per_process_memory_fraction(SHARE, device)
+    share = torch.cuda.get_per_process_memory_fraction(device)
+    torch.cuda.set_per_process_memory_fraction(SHARE * share, device)
     try:
         yield
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.set_per_process_memory_fraction(share, device)
         torch.cuda.empty_cache()
