@@ -64,9 +64,8 @@ def try_micro_batches(setup: Setup, engine: Engine, session: Session) -> Setup:
     with world.collective_errors():
         raise ConfigError(
             f"batch.micro_batches = auto: memory runs out with {most} too, where a micro-batch holds little more than "
-            "the longest sentence pair: set training.activation_checkpointing=true, lower batch.src_tokens and "
-            "batch.tgt_tokens, build the corpus with a smaller --max-tokens, or choose a smaller model; or give a "
-            "number, which is not tried"
+            "the longest sentence pair: set training.activation_checkpointing=true, build the corpus with a smaller "
+            "--max-tokens, or choose a smaller model; or give a number, which is not tried"
         )
 
 
