@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import (
@@ -21,11 +20,9 @@ from dstransformer.cli.options import (
 )
 from dstransformer.errors import UserError
 from dstransformer.io.command import Commands
-from dstransformer.training.devices import GPU_MEMORY
 
 if TYPE_CHECKING:
     from dstransformer.training.dry_run import DryRun
-    from dstransformer.training.find_batch import FoundBatch
     from dstransformer.training.run import Outcome
     from dstransformer.training.setup import TrainRequest
 
@@ -45,6 +42,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--run", required=True, type=folder, help="run folder: checkpoints, metrics, bundle")
     parser.add_argument(
         "--resume",
+        default="auto",
         metavar="auto|never|PATH",
         help="resume from the latest checkpoint if any, never, or from PATH, which may be an address (auto)",
     )
@@ -69,17 +67,7 @@ def add_parser(commands: Commands) -> None:
         help="make the final bundle a version of this registered model in MLflow",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
-    parser.add_argument(
-        "--device",
-        choices=GPU_MEMORY,
-        help="the GPU that a dry run is for (this machine's)",
-    )
-    parser.add_argument(
-        "--find-batch",
-        action="store_true",
-        help="find the largest update that fits the memory, by trial; train nothing and write nothing",
-    )
-    parser.add_argument("--json", action="store_true", help="print the outcome, the dry run or the batch as JSON")
+    parser.add_argument("--json", action="store_true", help="print the outcome or the dry run as JSON")
     parser.set_defaults(handler=run, in_processes=True)
 
 
@@ -89,18 +77,13 @@ def run(options: argparse.Namespace) -> CommandResult:
     from dstransformer.training.setup import resolve_alone, resolve_on_all
 
     request = _request(options)
-    if options.device is not None and not options.dry_run:
-        raise UserError(f"--device {options.device} is for a dry run: add --dry-run, or leave it out")
     is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
-    if options.find_batch:
-        text = _find_batch(options, request)
-        return CommandResult(text if is_rank0 else "")
     # A mistake is refused before the rest is imported, which takes seconds.
     setup = (resolve_alone if options.dry_run else resolve_on_all)(request)
     if options.dry_run:
         from dstransformer.training.dry_run import dry_run
 
-        planned = dry_run(request, options.device, setup)
+        planned = dry_run(request, setup)
         text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
         return CommandResult(text if is_rank0 else "")
     from dstransformer.training.run import train
@@ -120,7 +103,7 @@ def _request(options: argparse.Namespace) -> TrainRequest:
         run=options.run,
         overrides=options.overrides,
         fragments=options.ds,
-        resume="auto" if options.resume is None else options.resume,
+        resume=options.resume,
         name=options.name,
         tags=_tags(options.tags),
         register=options.register,
@@ -135,34 +118,6 @@ def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:
         if tags[name] != value:
             raise UserError(f"--tag {name} is given twice, as {value!r} and {tags[name]!r}: choose one")
     return tags
-
-
-def _find_batch(options: argparse.Namespace, request: TrainRequest) -> str:
-    for option, given in (("--dry-run", options.dry_run), (f"--resume {options.resume}", options.resume is not None)):
-        if given:
-            raise UserError(f"--find-batch finds the batch of a new run, and trains nothing: leave out {option}")
-    from dstransformer.training.setup import resolve_on_all
-
-    request = replace(request, overrides=[*request.overrides, "batch.micro_batches=auto"], resume="never")
-    setup = resolve_on_all(request)
-    from dstransformer.training.find_batch import find_batch
-
-    found = find_batch(request, setup)
-    return json.dumps(asdict(found), indent=2) if options.json else _describe_batch(found)
-
-
-def _describe_batch(found: FoundBatch) -> str:
-    processes = found.micro_batches
-    src, tgt = found.src_tokens // processes, found.tgt_tokens // processes
-    what = "an update of the whole training split fits" if found.holds_all else "the largest update that fits"
-    where = f"each of {processes} processes" if processes > 1 else "one process"
-    lines = [
-        f"{what}: a micro-batch of {src:,} source and {tgt:,} target tokens on {where}, which takes "
-        f"{found.peak_gib:,.2f} GiB of the {found.usable_gib:,.2f} GiB that it may use ({found.device})",
-        f"updates of the configured size fit with --set batch.micro_batches={found.configured}",
-        *(f"warning: {warning}" for warning in found.warnings),
-    ]
-    return "\n".join([*lines, found.overrides])
 
 
 def _describe_dry_run(planned: DryRun) -> str:
@@ -188,27 +143,15 @@ def _describe_dry_run(planned: DryRun) -> str:
     if setup.precision_from is not None:
         lines.append(f"precision          {setup.precision:>14}   {setup.precision_from}")
     if setup.micro_batches_from is not None:
-        lines.append(f"micro-batches      {setup.config.batch.micro_batches:>14,}   {setup.micro_batches_from}")
+        kept = setup.micro_batches_from == "checkpoint"
+        reason = "as its checkpoint has" if kept else "or more: the run finds by trial how few fit the memory (auto)"
+        lines.append(f"micro-batches      {setup.config.batch.micro_batches:>14,}   {reason}")
     lines += [
-        f"model states {stage} {gib:>14.3f}   GiB per process, without activations"
-        for stage, gib in figures.model_state_gib.items()
+        f"model states {stage} {gib:>14.3f}   GiB on each GPU, by DeepSpeed's estimate for its own 16-bit training"
+        for stage, gib in planned.model_state_gib.items()
     ]
-    lines.append(_describe_peak_memory(figures.peak_memory_gib, planned.usable_gib))
     lines += [f"warning: {warning}" for warning in planned.warnings]
     return "\n".join(lines)
-
-
-def _describe_peak_memory(gib: float | None, usable: float | None) -> str:
-    if gib is None:
-        return "peak memory        not estimated: only for GPUs with the backend varlen, without offloading and R-Drop"
-    fits = ""
-    if usable is not None:
-        room = f"{usable:.1f} GiB usable beside CUDA's context and a margin of 10%"
-        fits = f"; {'fits' if gib <= usable else 'does not fit'}: {room}"
-    return (
-        f"peak memory        {gib:>14.3f}   GiB of tensors per GPU with activations, by a formula for the attention "
-        f"backend varlen{fits}"
-    )
 
 
 def _describe_outcome(outcome: Outcome) -> str:

@@ -24,6 +24,7 @@ from dstransformer.training.metrics import CostMeter, DeviceUse, TrainingMetrics
 from dstransformer.training.recovery import Recovery
 from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer
+from dstransformer.training.trial import try_micro_batches
 from dstransformer.training.update_stream import build_update_stream
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ def build_trainer(
 ) -> Trainer:
     """Build a trainer at the first update. Collective.
 
+    Its configuration is that of the experiment, but for a number of micro-batches that is found by trial.
+
     Args:
         setup: The experiment.
         provenance: The provenance stored in the bundles.
@@ -42,18 +45,21 @@ def build_trainer(
         resumes: Whether :meth:`Trainer.restore` follows, so that the initial weights do not matter.
 
     Raises:
-        ConfigError: DeepSpeed rejects its configuration.
+        ConfigError: DeepSpeed rejects its configuration, or no number of micro-batches fits the memory.
         DataError: The weights that training starts from cannot be read.
     """
-    config, corpus, world = setup.config, setup.corpus, session.world
+    corpus, world = setup.corpus, session.world
     engine = Engine(
-        config,
+        setup.config,
         setup.ds_config,
         corpus.tokenizer.vocab_size,
         world,
         None if setup.pretrained is None or resumes else setup.pretrained.fill,
         corpus.tokenizer.src.vocab_size,
     )
+    if setup.micro_batches_from == "trial":
+        setup = try_micro_batches(setup, engine, session)
+    config = setup.config
     checkpoints = CheckpointManager(setup.checkpoints, config, corpus.tokenizer, provenance, session, tracker)
     cost = CostMeter(config, corpus.tokenizer.vocab_size, world.world_size)
     return Trainer(

@@ -1,11 +1,8 @@
-"""GPUs by name: their memory, to plan a run for one that is not there, and the peak of their data sheets."""
+"""GPUs by name, and the peak of their data sheets."""
 
 from __future__ import annotations
 
 import re
-
-#: Bytes of device memory that PyTorch sees, in whole GiB, of the GPUs that a dry run can be asked about.
-GPU_MEMORY = {"h100": 79 * 2**30, "h200": 139 * 2**30, "a100": 79 * 2**30}
 
 #: Peak FLOP/s of dense bf16 and fp16 matrix products with fp32 accumulation. NVIDIA's data sheets often state twice as
 #: much, for sparse matrices. The first name that is a word of the device's name counts.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from dstransformer.config import Config, offloads_optimizer, precision_of, zero_stage
 from dstransformer.data.loader import Update
+from dstransformer.data.packing import PackedBatch
 from dstransformer.data.plan import deal
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.model import DTYPES, Transformer
@@ -103,13 +104,14 @@ class Engine:
     ) -> None:
         deepspeed = import_deepspeed(ds_config, world)
         self._config, self._world = config, world
+        self._vocab_sizes = vocab_size, src_vocab_size
         self._stage = zero_stage(ds_config)
-        dtype = DTYPES[precision_of(ds_config)]
+        self._dtype = dtype = DTYPES[precision_of(ds_config)]
         self._loss_scale = LossScale(ds_config["fp16"]) if dtype == torch.float16 else None
         if world.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if config.training.tf32 else "highest")
         torch.manual_seed(config.training.seed)
-        model = self._build_model(vocab_size, src_vocab_size, dtype)
+        model = self._build_model(dtype)
         if initial is not None:
             with world.collective_errors():
                 initial(model)
@@ -137,9 +139,9 @@ class Engine:
         if not self._stage:
             self._optimizer.register_step_pre_hook(_skip_overflow)
 
-    def _build_model(self, vocab_size: int, src_vocab_size: int | None, dtype: torch.dtype) -> Transformer:
+    def _build_model(self, dtype: torch.dtype) -> Transformer:
         """The model with its random initial weights, in fp32."""
-        config = self._config
+        config, (vocab_size, src_vocab_size) = self._config, self._vocab_sizes
         model = Transformer(
             config.model,
             vocab_size,
@@ -222,6 +224,46 @@ class Engine:
             self._loss_scale.update(overflow=overflow)
         parts = torch.stack([sums.loss for sums in losses])
         return Step(total, parts, rate, self._finite.read(), overflow, lowers_scale)
+
+    def try_update(self, batches: Iterable[PackedBatch]) -> None:
+        """Compute micro-batches forward and backward, and forget them: a trial of memory. Not collective.
+
+        The hooks of DeepSpeed, which would communicate, are not called: neither those of the module nor those of the
+        gradients. At ZeRO stage 3, where the module lacks its weights without them, another model takes its place. It
+        has whole weights, as stage 3 gathers them.
+
+        Args:
+            batches: This rank's micro-batches.
+
+        Raises:
+            RuntimeError: Memory ran out, or another failure.
+            MemoryError: Likewise.
+        """
+        device = self._world.device
+        buffers = self._build_buffers()
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), self._rounded_weights():
+            model = self._build_model(self._dtype).to(device) if self._stage == 3 else self._engine.module
+            weights = [weight for weight in model.parameters() if weight.requires_grad]
+            gradients: tuple[Tensor, ...] = ()
+            for batch in batches:  # the gradients of the one before are still there, as in an update
+                sums = model.forward(*batch.to(device))
+                gradients = torch.autograd.grad(sums.loss, weights, allow_unused=True)
+            del gradients
+        del buffers
+
+    def _build_buffers(self) -> list[Tensor]:
+        """As many buffers as DeepSpeed reduces gradients in; at ZeRO stage 3 it has them from the beginning."""
+        if self._stage not in (1, 2):
+            return []
+        count, size = 1 + bool(self._engine.zero_overlap_comm()), self._engine.zero_reduce_bucket_size()
+        return [torch.empty(size, device=self._world.device) for _ in range(count)]
+
+    def set_micro_batches(self, number: int) -> None:
+        """Take updates in another number of micro-batches, before the first one."""
+        self._config = self._config.with_micro_batches(number)
+        self._engine.set_train_batch_size(number)
+        if self._stage:  # DeepSpeed changes its engine only
+            self._optimizer.gradient_accumulation_steps = self._engine.gradient_accumulation_steps()
 
     def _loss_factor(self, tgt_tokens: int) -> float:
         """The factor of the summed loss of a micro-batch, in an update of ``tgt_tokens`` target tokens."""

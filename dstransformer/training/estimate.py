@@ -1,9 +1,9 @@
-"""Estimates for ``dst train --dry-run``: the plan of an epoch, and memory."""
+"""Estimates for ``dst train --dry-run``: the plan of an epoch, and what is probably a mistake in it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -11,13 +11,9 @@ from typing import Any
 from dstransformer.config import (
     BatchStage,
     Config,
-    ModelConfig,
     TrainingConfig,
     accumulation_steps,
     load_config,
-    offloads_optimizer,
-    precision_of,
-    zero_stage,
 )
 from dstransformer.data.augment import describe_augmentation
 from dstransformer.data.mixture import Mixture
@@ -25,8 +21,7 @@ from dstransformer.data.plan import Budget, LengthSums, build_budget
 from dstransformer.data.windows import Planner, build_planner
 from dstransformer.errors import counted
 from dstransformer.model import parameter_count, training_flops
-from dstransformer.model.cost import activation_bytes, loss_bytes, recomputed_bytes, uses_varlen
-from dstransformer.training.setup import GIB, Setup
+from dstransformer.training.setup import Setup
 
 #: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.
 MAX_EPOCHS = 500
@@ -46,7 +41,7 @@ CHOSEN_BY = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """The plan of an epoch, the memory of the model states by ZeRO stage, and the peak memory of an update.
+    """The plan of an epoch, and what it costs.
 
     Of an epoch that is planned in windows, the first window stands for all. Figures of an epoch and of an update are
     those after ``batch.stages``, of updates of full size.
@@ -66,10 +61,6 @@ class Estimate:
         flops_per_update: Mean operations per update of the first epoch, see
             :func:`dstransformer.model.training_flops`.
         flops: Operations of all updates of the run.
-        model_state_gib: Weights, gradients, moments and the moving average, if any, per process in GiB, by ZeRO
-            stage; without activations.
-        peak_memory_gib: The most memory that tensors take on each GPU during an update, in GiB, see
-            :func:`peak_memory_bytes`; None for what that does not cover.
     """
 
     pairs: int
@@ -84,8 +75,6 @@ class Estimate:
     parameters: int
     flops_per_update: float
     flops: float
-    model_state_gib: dict[str, float]
-    peak_memory_gib: float | None
 
 
 def estimate(setup: Setup) -> Estimate:
@@ -98,10 +87,10 @@ def estimate(setup: Setup) -> Estimate:
     window, pairs = planner.plan(0, 0), planner.pairs(0)
     order = window.plan.order
     updates = round(window.updates * pairs / len(order))
-    parameters, rows = _count_parameters(setup)
+    model, tokenizer = config.model, setup.corpus.tokenizer
     sums = LengthSums.of(window.src_lengths[order], window.tgt_lengths[order])
-    flops = config.loss.passes * training_flops(config.model, rows, sums) / window.updates
-    peak = setup_peak_bytes(setup, config.batch.micro_batch_count)
+    rows = model.embedding_rows(tokenizer.vocab_size)
+    flops = config.loss.passes * training_flops(model, rows, sums) / window.updates
     in_stages = count_stage_updates(stages, updates, setup.mixture)
     full = count_full_updates(training.max_updates, stages, in_stages)
     return Estimate(
@@ -114,39 +103,15 @@ def estimate(setup: Setup) -> Estimate:
         tgt_tokens_per_update=sums.tgt_tokens / window.updates,
         pairs_per_update=len(order) / window.updates,
         accumulation_steps=accumulation_steps(config.batch.micro_batch_count, setup.world_size),
-        parameters=parameters,
+        parameters=parameter_count(model, tokenizer.vocab_size, tokenizer.src.vocab_size),
         flops_per_update=flops,
         flops=flops * full,
-        model_state_gib={
-            f"zero{stage}": state_bytes(config, stage, setup.world_size, parameters) / GIB for stage in range(4)
-        },
-        peak_memory_gib=None if peak is None else peak / GIB,
     )
 
 
 def _build_planner(setup: Setup, budget: Budget) -> Planner:
     training, split = setup.config.training, setup.corpus.split("train")
     return build_planner(split, budget, training.seed, setup.mixture, training.window_pairs)
-
-
-def _count_parameters(setup: Setup) -> tuple[int, int]:
-    """Parameters of the model, and rows of its softmax matrix."""
-    model, tokenizer = setup.config.model, setup.corpus.tokenizer
-    parameters = parameter_count(model, tokenizer.vocab_size, tokenizer.src.vocab_size)
-    return parameters, model.embedding_rows(tokenizer.vocab_size)
-
-
-def setup_peak_bytes(setup: Setup, micro_batches: int) -> int | None:
-    """:func:`peak_memory_bytes` of an experiment, if its updates had so many micro-batches."""
-    config = setup.config.with_micro_batches(micro_batches)
-    return peak_memory_bytes(config, setup.ds_config, setup.world_size, *_count_parameters(setup))
-
-
-def tokens_peak_bytes(setup: Setup, src_tokens: int, tgt_tokens: int) -> int | None:
-    """:func:`peak_memory_bytes` of an experiment, if its updates held so many tokens."""
-    batch = setup.config.batch.model_copy(update={"src_tokens": src_tokens, "tgt_tokens": tgt_tokens})
-    config = setup.config.model_copy(update={"batch": batch})
-    return peak_memory_bytes(config, setup.ds_config, setup.world_size, *_count_parameters(setup))
 
 
 def approximate_plan(setup: Setup) -> tuple[float, list[float]]:
@@ -306,107 +271,3 @@ def _first_averaged(config: Config) -> int:
     regular = updates // every  # checkpoints at multiples of the interval; the last update always has one
     others = config.checkpoint.average_last - (1 if updates % every else 0)
     return max((regular - others + 1) * every, min(every, updates)) if others else updates
-
-
-def state_bytes(config: Config, stage: int, world_size: int, parameters: int) -> float:
-    """Bytes of the model states of a process: :func:`bytes_per_parameter`, but Muon keeps only a momentum."""
-    total = bytes_per_parameter(stage, world_size, averaged=config.optimizer.ema_decay > 0) * parameters
-    return total - 4.0 * _muon_parameters(config) / (world_size if stage else 1)
-
-
-def _muon_parameters(config: Config) -> int:
-    return hidden_parameters(config.model) if config.optimizer.name == "muon" else 0
-
-
-def hidden_parameters(model: ModelConfig) -> int:
-    """Number of elements of the matrices of the layers, which Muon updates."""
-    attention = 2 * model.d_model * model.num_heads * (model.d_k + model.d_v)
-    feed_forward = 2 * model.d_model * model.d_ff
-    encoder, decoder = attention + feed_forward, 2 * attention + feed_forward
-    return model.encoder_depth * encoder + model.decoder_depth * decoder
-
-
-def bytes_per_parameter(stage: int, world_size: int, *, averaged: bool = False) -> float:
-    """Bytes of model states per parameter and process, in every precision (cf. Rajbhandari et al., 2020, section 3.1).
-
-    4 for the weight, 4 for its gradient and 8 for Adam's moments; a moving average of the weights (``averaged``) takes
-    4 more. Stage 1 partitions moments and average, and keeps the weights of its part a second time. Stage 2 partitions
-    the gradients too, stage 3 everything. Half precision adds the rounded weights, 2 bytes: on a CPU during an
-    update, on a GPU below stage 3.
-    """
-    weight, optimizer = 4.0, 8.0 + (4.0 if averaged else 0.0)
-    if stage in (1, 2):
-        optimizer += 4.0
-    if stage >= 1:
-        optimizer /= world_size
-    if stage >= 3:
-        weight /= world_size
-    return weight + _gradient_bytes(stage, world_size) + optimizer
-
-
-def _gradient_bytes(stage: int, world_size: int) -> float:
-    return 4.0 / world_size if stage >= 2 else 4.0
-
-
-def peak_memory_bytes(
-    config: Config, ds_config: Mapping[str, Any], world_size: int, parameters: int, rows: int
-) -> int | None:
-    """The most bytes that tensors take on each GPU during an update of full size, activations included.
-
-    It covers CUDA devices with the attention backend ``varlen``, which needs bf16 or fp16, without offloading and
-    R-Drop. CUDA's context, what kernels take for themselves and the fragmentation of memory come on top.
-
-    Args:
-        config: The experiment.
-        ds_config: Its DeepSpeed configuration.
-        world_size: Number of processes.
-        parameters: Parameters of the model.
-        rows: Rows of the softmax matrix.
-
-    Returns:
-        The larger of two sums: at the loss, when all activations are there (with activation checkpointing, or while the
-        last layer is computed again); and from the last gradient to the optimizer, when all gradients are. None for
-        what it does not cover.
-    """
-    zero, precision, stage = ds_config["zero_optimization"], precision_of(ds_config), zero_stage(ds_config)
-    offloads = offloads_optimizer(ds_config) or zero.get("offload_param", {}).get("device", "none") != "none"
-    if offloads or config.loss.r_drop or not uses_varlen(config.model, config.training.attention_backend, precision):
-        return None
-    micro_batches = config.batch.micro_batch_count
-    src_tokens, tgt_tokens = (-(-n // micro_batches) for n in (config.batch.src_tokens, config.batch.tgt_tokens))
-    gradients = _gradient_bytes(stage, world_size) * parameters
-    held = state_bytes(config, stage, world_size, parameters) - gradients
-    buffers = _buffer_bytes(zero, stage)
-    held += 2 * parameters  # the model of validation
-    int8 = config.training.int8_weights
-    if stage < 3:
-        held += 0 if int8 else 2 * parameters  # the rounded weights
-    else:
-        # It keeps the buffer, and all weights once they are gathered, unless the model is very large.
-        held, buffers = held + 4 * parameters + buffers, 0
-    recompute = config.training.activation_checkpointing
-    activations = activation_bytes(config.model, src_tokens, tgt_tokens, recompute=recompute)
-    # The gradients of earlier micro-batches, for which stage 3 keeps a place. Stage 2 reduces after each, so that its
-    # buffers are free again.
-    earlier = gradients if stage == 3 or accumulation_steps(micro_batches, world_size) > 1 else 0.0
-    in_buffers = buffers if earlier and stage == 1 else 0
-    at_loss = activations + loss_bytes(config.model, rows, tgt_tokens) + earlier + in_buffers
-    matrix = 4 * rows * config.model.d_model
-    if int8:  # the values of all matrices, which the gradients need, or of the one before the softmax
-        at_loss += matrix if recompute else 4 * parameters
-    if recompute:  # while the last layer is computed again, the softmax matrix has its gradient
-        layer = recomputed_bytes(config.model, src_tokens, tgt_tokens)
-        at_loss = max(at_loss, activations + layer + matrix + earlier + buffers)
-    flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as the optimizer takes them
-    if world_size > 1:  # what the ranks send each other of Muon's matrices, and the matrices
-        flat += 4 * _muon_parameters(config) * (3 / world_size if stage else 2)
-    shared = 0 if config.model.tie_embeddings == "none" else 2 * matrix  # the gradients of its uses, before their sum
-    return round(held + max(at_loss, gradients + buffers + max(flat, shared)))
-
-
-def _buffer_bytes(zero: Mapping[str, Any], stage: int) -> int:
-    """The fp32 buffers through which DeepSpeed reduces gradients: two where it computes others meanwhile."""
-    if not stage:
-        return 0
-    buffers = 2 if stage == 2 and zero.get("overlap_comm") else 1
-    return buffers * 4 * int(zero.get("reduce_bucket_size", 500_000_000))

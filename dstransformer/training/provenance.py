@@ -122,8 +122,8 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     if config.training.augment:
         yield f"augment   {describe_augmentation(config.training.augment)}"
     yield f"hardware  {setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}: {machines}"
-    if setup.micro_batches_from is not None:
-        yield f"batches   {config.batch.micro_batches} micro-batches an update, {setup.micro_batches_from}"
+    if setup.micro_batches_from == "checkpoint":
+        yield f"batches   batch.micro_batches is {config.batch.micro_batches}, as its checkpoint has"
     if stages := describe_stages(config.batch.stages, in_stages):
         yield f"stages    {stages}"
     if tokenizers := ", ".join(dict.fromkeys(setup.task.tokenizers.values())):
@@ -136,6 +136,12 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
         yield f"MLflow    {without_secrets(uri)}, experiment {resolve_experiment(config.tracking.experiment)}"
     else:
         yield "MLflow    off (tracking.enabled)"
+
+
+def describe_trial(setup: Setup, resumed: Resumed | None) -> str:
+    """The line of a run that has found its number of micro-batches by trial."""
+    before = "" if resumed is None else f"; it was {resumed.config.batch.micro_batches}"
+    return f"batches   batch.micro_batches is {setup.config.batch.micro_batches}, the least that fits, by trial{before}"
 
 
 def git_revision() -> str | None:

@@ -25,7 +25,7 @@ from dstransformer.training.checkpoints.resume import (
     warn_if_hardware_differs,
     warn_if_layout_differs,
 )
-from dstransformer.training.provenance import describe_provenance, describe_run, describe_start
+from dstransformer.training.provenance import describe_provenance, describe_run, describe_start, describe_trial
 from dstransformer.training.setup import (
     Setup,
     TrainRequest,
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from dstransformer.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
+
+_ADVICE_ON_MEMORY = (
+    "resume with training.activation_checkpointing=true, or start a new run with a larger batch.micro_batches"
+)
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,13 @@ def _prepare(request: TrainRequest, setup: Setup, world: World) -> tuple[Setup, 
 def _run(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: Session) -> Outcome:
     """Train, and make the final bundle unless the run is stopped. Collective."""
     # What training needs is imported late because it takes seconds, so that a user's mistake is reported first.
+    from dstransformer.decoding.devices import memory_errors
     from dstransformer.training.final import make_final_bundle
 
     trainer = _start(request, setup, resumed, session)
     tracker, run, devices = trainer.tracker, str(setup.run), setup.world_size
-    with closing(trainer.data), session.reporting_failure(lambda error: _report_failure(trainer, error)):
+    failures = session.reporting_failure(lambda error: _report_failure(trainer, error))
+    with closing(trainer.data), failures, memory_errors("train", _ADVICE_ON_MEMORY):
         finished = trainer.fit()
         step, cost = trainer.state.step, trainer.cost.total
         tracker.emit(CostTotal(step, trainer.cost.totals))
@@ -162,6 +168,10 @@ def _start(request: TrainRequest, setup: Setup, resumed: Resumed | None, session
     trainer = build_trainer(setup, provenance, tracker, session, resumes=resumed is not None)
     if resumed is not None:
         trainer.restore(resumed.checkpoint)
+    if setup.micro_batches_from == "trial":
+        setup = setup.with_config(trainer.config)
+        world.compute_on_rank0(setup.write)
+        tracker.emit(Message(describe_trial(setup, resumed)))
     tracker.emit(describe_start(request, setup, provenance, resumed))
     return trainer
 

@@ -129,13 +129,43 @@ def check_sections(ds_config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: A key is unknown, or a value is out of range or of the wrong type.
     """
-    with contextlib.redirect_stdout(sys.stderr):  # where DeepSpeed would log from its import on
-        precision: Any = import_module("deepspeed.runtime.precision_config")
-        zero: Any = import_module("deepspeed.runtime.zero.config")
+    precision, zero = _import_quietly("deepspeed.runtime.precision_config", "deepspeed.runtime.zero.config")
     with rejections():
         precision.get_bfloat16_config(ds_config)
         precision.get_float16_config(ds_config)
         zero.get_zero_config(ds_config)
+
+
+def _import_quietly(*names: str) -> list[Any]:
+    """Import modules of DeepSpeed, which says on stdout what device it finds as soon as it is imported."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return [import_module(name) for name in names]
+    finally:
+        logging.disable(disabled)
+
+
+def model_state_bytes(parameters: int, largest_layer: int, world_size: int) -> dict[str, int]:
+    """Bytes of the model states on each GPU, by ZeRO stage: DeepSpeed's own estimates, without offloading.
+
+    They assume what DeepSpeed calls 16-bit training with Adam: for each parameter, 2 bytes for the weight, and 18 for
+    its fp32 copy, two moments and gradients in both precisions, which stage 2 divides by the processes. Stage 3 divides
+    all, and gathers the largest layer. There is none for stages 0 and 1: stage 0 is that of one process, which divides
+    nothing.
+
+    Args:
+        parameters: Parameters of the model.
+        largest_layer: Those of its largest layer.
+        world_size: Number of processes.
+    """
+    stage_2, stage_3 = _import_quietly("deepspeed.runtime.zero.stage_1_and_2", "deepspeed.runtime.zero.stage3")
+    zero2, zero3 = stage_2.estimate_zero2_model_states_mem_needs, stage_3.estimate_zero3_model_states_mem_needs
+    _, whole = zero2(parameters, 1, cpu_offload=False)
+    _, divided = zero2(parameters, world_size, cpu_offload=False)
+    _, scattered, _ = zero3(parameters, largest_layer, world_size, cpu_offload=False, cpu_offload_params=False)
+    return {"zero0": whole, "zero2": divided, "zero3": scattered}
 
 
 def gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:

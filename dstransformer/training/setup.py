@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dstransformer.config import (
     Config,
@@ -114,7 +114,8 @@ class Setup:
         run: The run folder.
         world_size: Number of processes.
         pretrained: The bundle that training starts from; None for random weights, or if the run resumes and it is gone.
-        micro_batches_from: What ``batch.micro_batches: auto`` took its number from, in words; None if it was given.
+        micro_batches_from: What gives ``batch.micro_batches: auto`` its number: the checkpoint that the run resumes
+            from, or a trial that begins with one for each process; None if it was given.
         precision_from: Why ``auto_precision`` became the precision it is, in words; None if a precision was given.
     """
 
@@ -124,7 +125,7 @@ class Setup:
     run: Path
     world_size: int
     pretrained: Pretrained | None = None
-    micro_batches_from: str | None = None
+    micro_batches_from: Literal["checkpoint", "trial"] | None = None
     precision_from: str | None = None
 
     @property
@@ -162,6 +163,10 @@ class Setup:
             ConfigError: ``training.mixture`` does not fit the corpus.
         """
         return build_mixture(self.corpus.manifest.parts, self.config.training.mixture)
+
+    def with_config(self, config: Config, **changes: Any) -> Setup:
+        """A copy with another configuration of the experiment, and with other fields that change."""
+        return replace(self, config=config, ds_config=compose(config, self.world_size), **changes)
 
     def write(self) -> None:
         """Write the resolved configuration into the run folder.

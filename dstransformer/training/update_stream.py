@@ -18,6 +18,7 @@ from dstransformer.data.plan import LengthSums, Position, build_budget
 from dstransformer.data.subwords import BpeDropout, SubwordSampling, UnigramSampling
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
+from dstransformer.distributed.world import World
 
 
 class UpdateStream:
@@ -71,8 +72,17 @@ def build_update_stream(config: Config, corpus: Corpus, session: Session) -> Upd
     Raises:
         ConfigError: ``training.mixture`` does not fit the corpus.
     """
-    training, world = config.training, session.world
-    loader = UpdateLoader(
+    return UpdateStream(build_loader(config, corpus, session.world), session)
+
+
+def build_loader(config: Config, corpus: Corpus, world: World) -> UpdateLoader:
+    """Build what plans the updates of a run and assembles this rank's share of each.
+
+    Raises:
+        ConfigError: ``training.mixture`` does not fit the corpus.
+    """
+    training = config.training
+    return UpdateLoader(
         corpus.split("train"),
         build_budget(config.batch),
         seed=training.seed,
@@ -86,7 +96,6 @@ def build_update_stream(config: Config, corpus: Corpus, session: Session) -> Upd
         augmentation=_build_augmentation(config, corpus),
         links=LinkReader(corpus.split("train"), corpus.tokenizer) if config.loss.guided_alignment else None,
     )
-    return UpdateStream(loader, session)
 
 
 def _build_subword_sampling(config: Config, corpus: Corpus) -> SubwordSampling | None:

@@ -5,6 +5,10 @@ At the updates listed in ``"infinite": […]``, rank 1 has an infinite gradient;
 wherever the data of these updates of the first epoch are, counted from 0. ``outcome.json`` then says whether they left
 weights and moments unchanged, and how training diverged, if it did.
 
+
+With ``"room": TOKENS`` the number of micro-batches is found by trial, in which rank 1 has memory for a micro-batch of
+so many source tokens. ``outcome.json`` has the number.
+
 With ``"final": false`` the run makes no final bundle. With ``"resume"``, it resumes from the checkpoint ``OUT/PATH``,
 for example ``whole/checkpoints/step-00000005``.
 """
@@ -29,6 +33,7 @@ from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import DivergedError
+from dstransformer.model import Transformer
 from dstransformer.tracking.events import NullTracker, RunStart, Tracker
 from dstransformer.tracking.metrics_log import MetricsLog
 from dstransformer.training.build import build_trainer
@@ -90,6 +95,21 @@ def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], w
     yield unchanged
 
 
+@contextmanager
+def limit_memory(room: int | None, world: World) -> Iterator[None]:
+    """Let rank 1 run out of memory in the forward pass of a larger micro-batch."""
+    forward: Any = Transformer.forward
+
+    def limited(model: Transformer, src: torch.Tensor, *others: Any) -> Any:
+        sums = forward(model, src, *others)
+        if room is not None and world.rank == 1 and torch.is_grad_enabled() and len(src) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return sums
+
+    with mock.patch.object(Transformer, "forward", limited):
+        yield
+
+
 def main() -> None:
     cases, corpus_path, out = (Path(argument) for argument in sys.argv[-3:])
     processes = read_processes(os.environ)
@@ -100,9 +120,13 @@ def main() -> None:
         ds_config = compose(config, world.world_size)
         run = out / case["name"]
         run.mkdir(exist_ok=True)
-        setup = Setup(config, ds_config, corpus, run, world.world_size)
+        room = case.get("room")
+        setup = Setup(
+            config, ds_config, corpus, run, world.world_size, micro_batches_from=None if room is None else "trial"
+        )
         tracker: Tracker = MetricsLog(run / "metrics.jsonl") if world.is_rank0 else NullTracker()
-        trainer = build_trainer(setup, {"case": case["name"]}, tracker, Session(world))
+        with limit_memory(room, world):
+            trainer = build_trainer(setup, {"case": case["name"]}, tracker, Session(world))
         resumed = case.get("resume")
         if resumed is not None:
             trainer.restore(read_checkpoint(out / resumed))
@@ -114,7 +138,12 @@ def main() -> None:
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")
-            said = {"step": None if diverged else trainer.state.step, "unchanged": unchanged, "diverged": diverged}
+            said = {
+                "step": None if diverged else trainer.state.step,
+                "unchanged": unchanged,
+                "diverged": diverged,
+                "micro_batches": trainer.config.batch.micro_batches,
+            }
             (run / "outcome.json").write_text(json.dumps(said))
         world.barrier()
     leave_world()

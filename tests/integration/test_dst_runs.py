@@ -59,15 +59,14 @@ class TestStart:
         figures = json.loads(capsys.readouterr().out)
         assert figures["estimate"]["pairs"] == 600
         assert figures["estimate"]["updates_per_epoch"] >= 1
-        assert set(figures["estimate"]["model_state_gib"]) == {"zero0", "zero1", "zero2", "zero3"}
-        assert figures["estimate"]["peak_memory_gib"] == pytest.approx(5.3, abs=1.5)
+        assert set(figures["model_state_gib"]) == {"zero0", "zero2", "zero3"}
         assert figures["ds_config"]["zero_optimization"]["stage"] == 1
         assert figures["config"]["model"]["d_model"] == 512
         monkeypatch.setenv("WORLD_SIZE", "2")
         assert main(["train", "toy", *where, "--set", "training.max_updates=600000"]) == 0
         printed = capsys.readouterr().out
         assert "updates per epoch" in printed
-        assert "peak memory        not estimated" in printed, "toy trains in fp32"
+        assert "model states zero2" in printed
         assert "warning: training.max_updates = 600,000 is " in printed
         assert list(tmp_path.iterdir()) == []
 

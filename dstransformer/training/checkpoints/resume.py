@@ -76,7 +76,7 @@ def check_resumed(resumed: Resumed, config: Config, free: Collection[str] = ()) 
     Args:
         resumed: What it resumes from.
         config: The configuration.
-        free: Fixed values that may differ all the same.
+        free: Fixed values that may differ all the same, and of which nothing is logged.
 
     Raises:
         ConfigError: A value differs that must not change during a run, or the checkpoint is past the last update.
@@ -88,7 +88,8 @@ def check_resumed(resumed: Resumed, config: Config, free: Collection[str] = ()) 
             "or resume from an earlier checkpoint with --resume PATH"
         )
     old, new = _flatten(resumed.config.without_secrets()), _flatten(config.without_secrets())
-    _check_fixed_values(checkpoint, old, {key: value for key, value in new.items() if key not in free})
+    new = {key: value for key, value in new.items() if key not in free}
+    _check_fixed_values(checkpoint, old, new)
     for key in sorted(new):
         if old[key] != new[key]:
             before, now = json.dumps(old[key]), json.dumps(new[key])

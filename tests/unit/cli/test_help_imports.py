@@ -20,7 +20,7 @@ print(json.dumps([printed.getvalue(), sorted(set(sys.modules) - before)]))
 PARSERS = (
     "dstransformer.cli", "dstransformer.errors", "dstransformer.io", "dstransformer.io.command",
     "dstransformer.io.progress",
-    "dstransformer.training", "dstransformer.training.devices", "data_prep", "data_prep.cli", "data_prep.cli.commands",
+    "data_prep", "data_prep.cli", "data_prep.cli.commands",
 )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def test_what_python_writes_is_read(value: object, ascii_only: bool) -> None:
 #: What these parse does not come from a file: answers of MLflow and of child processes, and what they wrote themselves.
 OTHERS = {
     "distributed/supervision/heartbeat", "decoding/parts", "evaluation/learned", "evaluation/learned_script",
-    "extras/paper/table3", "training/find_batch",
+    "extras/paper/table3",
     "tracking/mlflow/models", "tracking/mlflow/store",
 }  # fmt: skip
 

@@ -88,7 +88,6 @@ def test_without_extras_text_is_prepared_and_translated_and_the_rest_is_one_line
         assert without_extras(tmp_path, "dst", *words).returncode == 0
     for program, extra, words in (
         ("dst", "train", ["train", "toy", "--corpus", "corpus", "--run", "run"]),
-        ("dst", "train", ["train", "toy", "--corpus", "corpus", "--run", "run", "--find-batch"]),
         ("dst", "train", ["plot", str(REPOSITORY / "tests/data/formats/1/run"), "--out", "plot.png"]),
         ("dst-prep", "hub", ["build", "--source", "wmt14", "--hub-path", "copy", "--out", "other"]),
     ):

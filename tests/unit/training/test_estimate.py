@@ -15,7 +15,6 @@ from dstransformer.extras.parsing.linearise import Linearisation
 from dstransformer.model import parameter_count, training_flops
 from dstransformer.training.estimate import (
     approximate_plan,
-    bytes_per_parameter,
     count_epochs,
     count_full_updates,
     count_stage_updates,
@@ -29,15 +28,6 @@ BUDGET = ["batch.src_tokens=600", "batch.tgt_tokens=600", "training.max_updates=
 
 def test_base_with_37000_rows_has_63_million_parameters() -> None:
     assert parameter_count(load_config("base").model, 37_000) == pytest.approx(63e6, abs=0.5e6)
-
-
-def test_memory_by_stage() -> None:
-    expected = [16.0, 8.0 + 12 / 8, 4.0 + 16 / 8, 16 / 8]
-    assert [bytes_per_parameter(stage, 8) for stage in range(4)] == expected
-    more = [bytes_per_parameter(stage, 8, averaged=True) for stage in range(4)]
-    assert more == [expected[0] + 4, *(figure + 4 / 8 for figure in expected[1:])], (
-        "the moving average adds 4 bytes per parameter"
-    )
 
 
 def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,7 @@ from support.cuda.record import Recorder
 from support.cuda.updates import Layout, Recorded, record_update
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, Counted, count, load_counts
-from dstransformer.config import compose, load_config
-from dstransformer.model import parameter_count
-from dstransformer.training.estimate import peak_memory_bytes
+from benchmarks.gpu.counts import LAYOUTS, Counted, count, load_counts
 
 faked = pytest.mark.skipif(bool(missing()), reason=missing() or "can be faked")
 with_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the package triton")
@@ -148,114 +144,6 @@ def test_stage_2_waits_in_each_micro_batch_only_to_reduce_gradients_meanwhile(tm
     """With ``overlap_comm`` DeepSpeed waits for the device before it frees gradients that were reduced beside it."""
     found = waits_with('{"zero_optimization": {"stage": 2, "overlap_comm": false}}', tmp_path)
     assert found == {_FINITE: 1}
-
-
-def estimate_peak(preset: str, stage: int, world_size: int, micro_batches: int) -> float:
-    """The peak of the engine: that of a run has the model of validation as well."""
-    config = load_config(preset, [f"batch.micro_batches={micro_batches}"], [f"zero{stage}", "bf16"])
-    parameters, rows = parameter_count(config.model, VOCABULARY), config.model.embedding_rows(VOCABULARY)
-    peak = peak_memory_bytes(config, compose(config, world_size), world_size, parameters, rows)
-    assert peak is not None
-    return peak - 2 * parameters
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.key)
-def test_the_dry_run_estimates_the_peak_memory_that_was_counted(layout: Counted) -> None:
-    stored = load_counts()[layout]
-    estimated = estimate_peak(layout.preset, layout.stage, layout.gpus, layout.micro_batches)
-    assert estimated == pytest.approx(stored.peak_bytes, rel=0.1)
-
-
-@faked
-@with_triton
-@pytest.mark.extended
-@pytest.mark.parametrize(("stage", "world_size", "micro_batches"), [(0, 1, 1), (2, 1, 8), (3, 8, 8)])
-def test_the_estimate_holds_at_other_stages(stage: int, world_size: int, micro_batches: int) -> None:
-    layout = Layout("base", (f"zero{stage}", "bf16"), world_size, (f"batch.micro_batches={micro_batches}",), VOCABULARY)
-    counted = record_update(replace(layout, kernels=True)).peak_bytes
-    assert estimate_peak("base", stage, world_size, micro_batches) == pytest.approx(counted, rel=0.1)
-
-
-@faked
-@with_triton
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "values",
-    [
-        ("model.activation=gelu", "model.output_bias=true"),
-        ("model.activation=gelu", "model.output_bias=true", "model.activation_dropout=0.1"),
-        ("optimizer.name=muon",),
-    ],
-)
-def test_memory_with_other_values_is_estimated(values: tuple[str, ...]) -> None:
-    changes = (*values, "batch.micro_batches=1")
-    recorded = record_update(Layout("base", ("zero1", "bf16"), 1, changes, VOCABULARY, kernels=True))
-    config = load_config("base", changes, ["zero1", "bf16"])
-    parameters, rows = parameter_count(config.model, VOCABULARY), config.model.embedding_rows(VOCABULARY)
-    peak = peak_memory_bytes(config, compose(config, 1), 1, parameters, rows)
-    assert peak is not None
-    assert peak - 2 * parameters == pytest.approx(recorded.peak_bytes, rel=0.1)
-
-
-@faked
-@with_triton
-@pytest.mark.extended
-def test_memory_of_a_deep_encoder_and_a_shallow_decoder_is_estimated() -> None:
-    depths = ("model.encoder_layers=6", "model.decoder_layers=2", "batch.micro_batches=1")
-    recorded = record_update(Layout("base", ("zero1", "bf16"), 1, depths, VOCABULARY, kernels=True))
-    config = load_config("base", depths, ["zero1", "bf16"])
-    parameters, rows = parameter_count(config.model, VOCABULARY), config.model.embedding_rows(VOCABULARY)
-    peak = peak_memory_bytes(config, compose(config, 1), 1, parameters, rows)
-    assert peak is not None
-    assert peak - 2 * parameters == pytest.approx(recorded.peak_bytes, rel=0.1)
-
-
-def check_activation_checkpointing(
-    preset: str, stage: int, world_size: int, vocabulary: int, changes: tuple[str, ...]
-) -> None:
-    """The estimate with activation checkpointing agrees with what is counted, and is less than without."""
-    fragments = (f"zero{stage}", "bf16")
-    config = load_config(preset, ["training.activation_checkpointing=true", *changes], fragments)
-    sizes = parameter_count(config.model, vocabulary), config.model.embedding_rows(vocabulary)
-    peak = peak_memory_bytes(config, compose(config, world_size), world_size, *sizes)
-    overrides = ("training.activation_checkpointing=true", *changes)
-    counted = record_update(Layout(preset, fragments, world_size, overrides, vocabulary, kernels=True)).peak_bytes
-    assert peak is not None
-    assert peak - 2 * sizes[0] == pytest.approx(counted, rel=0.1), "the engine has no model of validation"
-    plain = load_config(preset, changes, fragments)
-    assert peak < 0.9 * (peak_memory_bytes(plain, compose(plain, world_size), world_size, *sizes) or 0)
-
-
-@faked
-@with_triton
-def test_activation_checkpointing_takes_the_memory_that_is_estimated() -> None:
-    """With few pieces a layer that is computed again takes more than the loss."""
-    small = ("model.num_layers=2", "model.d_model=256", "model.d_ff=1024", "batch.micro_batches=2")
-    check_activation_checkpointing("base", 0, 1, 1000, small)
-
-
-@faked
-@with_triton
-@pytest.mark.extended
-@pytest.mark.parametrize(("preset", "stage", "world_size", "micro_batches"), [
-    ("base", 1, 1, 1), ("base", 1, 8, 8), ("base", 2, 1, 8), ("base", 3, 8, 8), ("base", 3, 1, 1), ("big", 1, 1, 1),
-])  # fmt: skip
-def test_activation_checkpointing_of_the_presets(preset: str, stage: int, world_size: int, micro_batches: int) -> None:
-    check_activation_checkpointing(preset, stage, world_size, VOCABULARY, (f"batch.micro_batches={micro_batches}",))
-
-
-@pytest.mark.parametrize("changes", [
-    ["training.attention_backend=padded"], ["model.attention_dropout=0.1"], ["loss.r_drop=1"], ["model.d_k=512"],
-])  # fmt: skip
-def test_what_the_estimate_does_not_cover_has_none(changes: list[str]) -> None:
-    config = load_config("base", changes)
-    assert peak_memory_bytes(config, compose(config, 1), 1, 1000, 1000) is None
-
-
-@pytest.mark.parametrize("fragments", [["zero1", "fp32"], ["zero1", "bf16", "offload_optimizer"]])
-def test_neither_do_fp32_and_offloading(fragments: list[str]) -> None:
-    config = load_config("base", (), fragments)
-    assert peak_memory_bytes(config, compose(config, 1), 1, 1000, 1000) is None
 
 
 @pytest.fixture

@@ -1,0 +1,120 @@
+"""``batch.micro_batches: auto``: into how few parts an update can be cut, found by trial before the first update.
+
+All ranks compute the largest update of the plan forward and backward, without a step. Where memory runs out on any of
+them, all try again with one part more for each process. An attempt calls no collective, so a rank that runs out leaves
+no other one waiting; the ranks agree after each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from dstransformer.config import Config
+from dstransformer.data import Corpus
+from dstransformer.data.packing import PackedBatch
+from dstransformer.data.plan import Position
+from dstransformer.decoding.devices import is_memory_error
+from dstransformer.distributed.supervision.session import Session
+from dstransformer.distributed.world import World
+from dstransformer.errors import ConfigError
+from dstransformer.training.engine import Engine
+from dstransformer.training.setup import Setup
+from dstransformer.training.update_stream import build_loader
+
+logger = logging.getLogger(__name__)
+
+#: Share of a GPU's memory that an attempt may take. The rest is for what it does not hold: the temporary tensors of the
+#: optimizer's step, the model of validation, and what a slightly larger update takes.
+SHARE = 0.9
+
+
+def try_micro_batches(setup: Setup, engine: Engine, session: Session) -> Setup:
+    """Find the number of micro-batches, and let the engine compute so many. Collective.
+
+    Args:
+        setup: The experiment, with one micro-batch for each process.
+        engine: The engine before its first update; nothing of the trial stays in it.
+        session: The process group and the monitor.
+
+    Returns:
+        The experiment with the number.
+
+    Raises:
+        DataError: An update has fewer pairs than micro-batches.
+        ConfigError: Memory runs out even where a micro-batch holds little more than the longest sentence pair.
+    """
+    world, most = session.world, max_micro_batches(setup)
+    for number in range(setup.world_size, most + 1, setup.world_size):
+        session.enter(f"a trial of {number} micro-batches")
+        tried = setup.with_config(setup.config.with_micro_batches(number))
+        with world.collective_errors():
+            batches = largest_update(tried.config, tried.corpus, world)
+        with _limited_memory(world.device):
+            (ran_out,) = world.any(_runs_out(engine, batches))
+        if not ran_out:
+            engine.set_micro_batches(number)
+            return tried
+        if world.is_rank0:
+            logger.warning("memory ran out with batch.micro_batches = %d", number)
+    with world.collective_errors():
+        raise ConfigError(
+            f"batch.micro_batches = auto: memory runs out with {most} too, where a micro-batch holds little more than "
+            "the longest sentence pair: set training.activation_checkpointing=true, build the corpus with a smaller "
+            "--max-tokens, or choose a smaller model; or give a number, which is not tried"
+        )
+
+
+def max_micro_batches(setup: Setup) -> int:
+    """The largest multiple of the number of processes at which a micro-batch has room for the longest sentence pair.
+
+    With more, memory would not shrink, and a full update could have fewer pairs than micro-batches. With
+    ``batch.stages``, the smallest updates count. It is at least the number of processes.
+    """
+    batch, train = setup.config.batch, setup.corpus.manifest.splits["train"]
+    longest = ((batch.src_tokens, train.src_lengths.max), (batch.tgt_tokens, train.tgt_lengths.max))
+    most = min(int(batch.smallest_share * tokens) // (length + 1) for tokens, length in longest)  # with its end
+    return max(1, most // setup.world_size) * setup.world_size
+
+
+def largest_update(config: Config, corpus: Corpus, world: World) -> Iterable[PackedBatch]:
+    """This rank's micro-batches of the update with the most tokens in the first window of the plan.
+
+    Its micro-batches are the largest too, but for one sentence pair, as it is cut into equal parts. With
+    ``batch.stages``, it is of full size.
+    """
+    batch = config.batch.model_copy(update={"stages": []})
+    loader = build_loader(config.model_copy(update={"batch": batch}), corpus, world)
+    window = loader.plan(0)
+    tokens = (window.src_lengths + window.tgt_lengths)[window.plan.order]
+    number = int(np.add.reduceat(tokens, window.plan.bounds[:-1]).argmax())
+    return loader.assemble(window, Position(0, number), Position()).batches
+
+
+def _runs_out(engine: Engine, batches: Iterable[PackedBatch]) -> bool:
+    try:
+        engine.try_update(batches)
+    except (RuntimeError, MemoryError) as error:
+        if not is_memory_error(error):
+            raise
+        return True  # the error goes, and with it the tensors that its frames hold
+    return False
+
+
+@contextmanager
+def _limited_memory(device: torch.device) -> Iterator[None]:
+    """Within the block, leave a part of a GPU's memory free. A CPU has the limits of its process."""
+    if device.type != "cuda":
+        yield
+        return
+    share = torch.cuda.get_per_process_memory_fraction(device)
+    torch.cuda.set_per_process_memory_fraction(SHARE * share, device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(share, device)
+        torch.cuda.empty_cache()
