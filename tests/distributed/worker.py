@@ -5,7 +5,6 @@ At the updates listed in ``"infinite": […]``, rank 1 has an infinite gradient;
 wherever the data of these updates of the first epoch are, counted from 0. ``outcome.json`` then says whether they left
 weights and moments unchanged, and how training diverged, if it did.
 
-
 With ``"room": TOKENS`` the number of micro-batches is found by trial, in which rank 1 has memory for a micro-batch of
 so many source tokens. ``outcome.json`` has the number.
 
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from support.training.runs import TINY
