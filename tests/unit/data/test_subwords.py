@@ -15,7 +15,7 @@ import pytest
 import sentencepiece
 from support.data.corpora import TEXT, train_model, write_corpus
 
-from data_prep.grammar.grammar import generate_pairs
+from data_prep.grammar.sentences import generate_pairs
 from dstransformer.data import BOS_ID, EOS_ID, UNK_ID, Corpus, Split, Tokenizer
 from dstransformer.data.loader import Update, UpdateLoader
 from dstransformer.data.plan import Budget, LengthSums, Position
