@@ -132,9 +132,9 @@ _PRONOUNS = """
     m    1  he him     er ihn ihm
     f    1  she her    sie sie ihr
     p    2  they them  sie sie ihnen
-    it_m  1  it it     er ihn ihm
-    it_f  1  it it     sie sie ihr
-    it_n  1  it it     es es ihm
+    it-m  1  it it     er ihn ihm
+    it-f  1  it it     sie sie ihr
+    it-n  1  it it     es es ihm
 """
 PRONOUNS = {
     name: Pronoun(int(agreement), english, german) for (name,), (agreement,), english, german in _rows(_PRONOUNS)

@@ -165,7 +165,7 @@ class Speaker:
         elif self._relative and case != "gen":
             self._relative = False
             words += [self._relative_clause(kind, gender, agreement)]
-        name = gender if kind == "person" or plural else f"it_{gender}"
+        name = gender if kind == "person" or plural else f"it-{gender}"
         pronoun = None if determiner.english == "no" else PRONOUNS.get(name)
         return NounPhrase(join(*words), kind, agreement, pronoun)
 
