@@ -8,7 +8,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 
 from benchmarks.lib.multi30k import LANGUAGES, find_text
-from data_prep.grammar.grammar import generate_pairs
+from data_prep.grammar.sentences import generate_pairs
 from dstransformer.io.text import iter_lines
 
 SENTENCES = 20_000

@@ -18,8 +18,9 @@ from pathlib import Path
 from benchmarks.lib.machine import child_seconds
 from benchmarks.lib.processes import environment, run_command, run_prep
 from benchmarks.lib.tables import format_table
-from data_prep.grammar.grammar import Pair, toy_splits
-from dstransformer.data.alignment import Link, format_links, format_reference, read_links
+from data_prep.grammar.phrases import Pair
+from data_prep.sources.toy import toy_splits
+from dstransformer.data.alignment import Link, ReferenceAlignment, format_links, read_links
 from dstransformer.evaluation.alignment import score_alignments
 
 SEED = 1
@@ -43,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    drawn = toy_splits(options.pairs, SEED, VALIDATION, TEST, aligned=True)
+    drawn = toy_splits(options.pairs, SEED, VALIDATION, TEST)
     splits = {name: [pair for pair in pairs if is_short(pair, options.max_words)] for name, pairs in drawn.items()}
     sizes = ", ".join(f"{len(pairs):,} {name}" for name, pairs in splits.items())
     print(f"pairs: {sizes}; {options.updates} updates of toy {shlex.join(options.set)}", flush=True)
@@ -52,7 +53,7 @@ def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_reference(splits["test"], folder)
-        corpora = {"grammar": [set(pair.alignment.sure) for pair in splits["train"]]}
+        corpora = {"grammar": [set(pair.links) for pair in splits["train"]]}
         if options.eflomal:
             found, seconds = align_with_eflomal(options.eflomal, splits["train"] + splits["test"], folder)
             train = len(splits["train"])
@@ -81,7 +82,7 @@ def write_reference(pairs: Sequence[Pair], folder: Path) -> None:
     lines = {
         "test.src": [pair.english for pair in pairs],
         "test.tgt": [pair.german for pair in pairs],
-        "test.gold": [format_reference(pair.alignment) for pair in pairs],
+        "test.gold": [format_links(pair.links) for pair in pairs],
     }
     for name, texts in lines.items():
         (folder / name).write_text("".join(f"{text}\n" for text in texts))
@@ -157,7 +158,7 @@ def is_free(link: Link, links: Iterable[Link], side: int) -> bool:
 
 
 def score(links: Sequence[Iterable[Link]], pairs: Sequence[Pair]) -> Figures:
-    found = score_alignments(map(sorted, links), [pair.alignment for pair in pairs])
+    found = score_alignments(map(sorted, links), [ReferenceAlignment(pair.links, ()) for pair in pairs])
     return {name: float(value or 0.0) for name, value in found.record().items()}
 
 

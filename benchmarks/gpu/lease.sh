@@ -131,7 +131,7 @@ first() {
   UNTIL=$((END - 110))
   beside part versions 100 bash -c versions
   beside on_gpu
-  OMP_NUM_THREADS=4 part corpus 90 "$PYTHON" -m data_prep build --source toy --pairs 100000 --valid-size 500 \
+  OMP_NUM_THREADS=4 part corpus 90 "$PYTHON" -m data_prep build --source toy --valid-size 500 \
     --out "$WORK/toy" --overwrite
   export OMP_NUM_THREADS=2
   beside toy

@@ -288,10 +288,10 @@ def _text(arguments: argparse.Namespace) -> None:
     texts = {arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()}
     corpus.verify(arguments.split)
     if arguments.alignments is not None:
-        from data_prep.grammar.grammar import reference_alignments
-        from dstransformer.data.alignment import format_reference
+        from data_prep.sources.toy import reference_links
+        from dstransformer.data.alignment import format_links
 
-        texts[arguments.alignments] = [format_reference(one) for one in reference_alignments(corpus, arguments.split)]
+        texts[arguments.alignments] = [format_links(one) for one in reference_links(corpus, arguments.split)]
     write_text_files(texts, overwrite=arguments.overwrite)
 
 

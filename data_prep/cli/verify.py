@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sentencepiece
 
-from data_prep.grammar.grammar import GRAMMAR_REVISION
+from data_prep.grammar.sentences import GRAMMAR_REVISION
 from data_prep.recipe.names import printable_name
 from data_prep.recipe.recipe import RECIPES
 from data_prep.stages.encode import encode_pairs

@@ -1,339 +1,280 @@
-"""The words of the grammar. Nouns, adjectives, adverbials and verbs are in the tables (``*.tsv``) beside this file.
+"""The words of the grammar as tables: one word a line, English on the left, German on the right.
 
-Each entry pairs an English with a German side. An English word has one German counterpart in its construction, so that
-every sentence has one translation.
+Two spaces or more separate columns, and ``_`` is a space inside an entry. A noun's *kind* decides what it goes with.
 """
 
-import csv
-from dataclasses import dataclass
-from functools import reduce
-from operator import or_
-from pathlib import Path
+import re
+from collections.abc import Iterator
+from typing import NamedTuple, cast
 
-from data_prep.grammar import english, german
-from data_prep.grammar.english import EnglishNoun, EnglishVerb
-from data_prep.grammar.features import Case, Frame, Gender, Number, Sort
-from data_prep.grammar.german import (
-    DEFINITE_ARTICLE,
-    DER_ENDINGS,
-    EIN_ENDINGS,
-    MIXED,
-    STRONG,
-    WEAK,
-    GermanNoun,
-    GermanVerb,
-    Paradigm,
-)
-from data_prep.grammar.words import Word, Words, counterparts
+from data_prep.grammar.german import Case, Gender
 
 
-@dataclass(frozen=True, eq=False)
-class Noun:
-    """A common noun. ``mass`` nouns have no plural and stand without an indefinite article."""
-
-    english: EnglishNoun
-    german: GermanNoun
-    sorts: Sort
-    mass: bool
+def _rows(table: str) -> Iterator[list[list[str]]]:
+    """The rows of a table: the words of each column."""
+    for line in table.strip().splitlines():
+        yield [[word.replace("_", " ") for word in column.split()] for column in re.split(" {2,}", line.strip())]
 
 
-@dataclass(frozen=True, eq=False)
-class Adjective:
-    """An adjective; ``stem`` is the German attributive stem (*teuer*, *teur-*)."""
+class Noun(NamedTuple):
+    """A noun with its numbers in English; with its gender, nominative, genitive and plural in German."""
+
+    kind: str
+    english: str
+    english_plural: str
+    gender: Gender
+    nominative: str
+    genitive: str
+    plural: str
+
+    def german(self, case: Case, *, plural: bool) -> str:
+        """The form for a case. Weak nouns, with a genitive in -n, have it in all cases but the nominative."""
+        if plural:
+            return self.plural + ("n" if case == "dat" and self.plural[-1] not in "ns" else "")
+        return self.genitive if case == "gen" or (case != "nom" and self.genitive.endswith("n")) else self.nominative
+
+
+_NOUNS = """
+    person  man men              m  Mann Mannes Männer
+    person  woman women          f  Frau Frau Frauen
+    person  child children       n  Kind Kindes Kinder
+    person  girl girls           n  Mädchen Mädchens Mädchen
+    person  boy boys             m  Junge Jungen Jungen
+    person  sister sisters       f  Schwester Schwester Schwestern
+    person  friend friends       m  Freund Freundes Freunde
+    person  teacher teachers     m  Lehrer Lehrers Lehrer
+    person  doctor doctors       m  Arzt Arztes Ärzte
+    person  student students     m  Student Studenten Studenten
+    animal  dog dogs             m  Hund Hundes Hunde
+    animal  cat cats             f  Katze Katze Katzen
+    animal  horse horses         n  Pferd Pferdes Pferde
+    animal  bear bears           m  Bär Bären Bären
+    food    apple apples         m  Apfel Apfels Äpfel
+    food    egg eggs             n  Ei Eies Eier
+    food    cake cakes           m  Kuchen Kuchens Kuchen
+    text    book books           n  Buch Buches Bücher
+    text    letter letters       m  Brief Briefes Briefe
+    text    newspaper newspapers  f  Zeitung Zeitung Zeitungen
+    thing   coat coats           m  Mantel Mantels Mäntel
+    thing   shirt shirts         n  Hemd Hemdes Hemden
+    thing   car cars             n  Auto Autos Autos
+    thing   table tables         m  Tisch Tisches Tische
+    door    door doors           f  Tür Tür Türen
+    door    window windows       n  Fenster Fensters Fenster
+    door    suitcase suitcases   m  Koffer Koffers Koffer
+    place   house houses         n  Haus Hauses Häuser
+    place   garden gardens       m  Garten Gartens Gärten
+    place   school schools       f  Schule Schule Schulen
+    place   city cities          f  Stadt Stadt Städte
+    place   village villages     n  Dorf Dorfes Dörfer
+"""
+_ALL_NOUNS = [
+    Noun(kind, one, many, cast(Gender, gender), nominative, genitive, plural)
+    for (kind,), (one, many), (gender,), (nominative, genitive, plural) in _rows(_NOUNS)
+]
+NOUNS = {kind: [noun for noun in _ALL_NOUNS if noun.kind == kind] for kind, *_ in _ALL_NOUNS}
+
+#: Names by gender, the same in all cases.
+NAMES = [("m", "Peter"), ("m", "Paul"), ("m", "Max"), ("f", "Anna"), ("f", "Maria"), ("f", "Emma")]
+
+
+class Determiner(NamedTuple):
+    """A determiner: its German stem, and what it is declined like (a key of ``DECLENSIONS``)."""
 
     english: str
-    german: str
     stem: str
-    sorts: Sort
-    comparative: tuple[str, str] | None = None
-    colour: bool = False
+    like: str
 
 
-@dataclass(frozen=True, eq=False)
-class Determiner:
-    """An article word. Without ``endings`` it is invariable; ``adjectives`` is the declension it demands."""
+#: The numbers say how often each is drawn in the singular and in the plural.
+_DETERMINERS = """
+    the    _      der     12 8  definite
+    a      ein    ein     8 0   -
+    no     kein   ein     1 1   -
+    my     mein   ein     2 1   definite
+    his    sein   ein     2 1   definite
+    her    ihr    ein     2 1   definite
+    this   dies   dieser  2 0   definite
+    these  dies   dieser  0 2   definite
+    every  jed    dieser  1 0   -
+    all    all    dieser  0 1   -
+    many   viel   viele   0 2   -
+    two    zwei   zwei    0 1   -
+    three  drei   zwei    0 1   -
+    four   vier   zwei    0 1   -
+"""
+#: By whether the noun is a plural, and whether the determiner must be definite; repeated as often as it is drawn.
+DETERMINERS = {
+    (plural, definite): [
+        Determiner(english, stem.strip(), like)
+        for (english,), (stem,), (like,), often, (kind,) in _rows(_DETERMINERS)
+        for _ in range(int(often[plural]))
+        if kind == "definite" or not definite
+    ]
+    for plural in (False, True)
+    for definite in (False, True)
+}
+THE = DETERMINERS[False, True][0]
 
-    english: tuple[str, str]
-    stem: str
-    endings: Paradigm | None
-    adjectives: Paradigm
-    definite: bool = False
 
-    def german(self, gender: Gender, number: Number, case: Case) -> str:
-        """The inflected German word, empty for the bare noun phrase."""
-        return self.stem + (self.endings.form(gender, number, case) if self.endings else "")
+class Pronoun(NamedTuple):
+    """A pronoun: its agreement (see ``Verb``); subject and object; nominative, accusative and dative."""
 
-    @property
-    def german_words(self) -> int:
-        """The number of German words, of a determiner that has any."""
-        return len(self.stem.split()) or 1
-
-    def english_words(self, number: Number) -> int:
-        """The number of English words."""
-        return len(self.english[0 if number is Number.SINGULAR else 1].split())
+    agreement: int
+    english: list[str]
+    german: list[str]
 
 
-@dataclass(frozen=True, eq=False)
-class Preposition:
-    """A pair of prepositions, and the case that the German one governs here."""
+#: Third persons have the gender of a noun, "p" in the plural. Things are "it" in English, and have a gender in German.
+_PRONOUNS = """
+    I    0  I me       ich mich mir
+    you  2  you you    Sie Sie Ihnen
+    m    1  he him     er ihn ihm
+    f    1  she her    sie sie ihr
+    p    2  they them  sie sie ihnen
+    it-m  1  it it     er ihn ihm
+    it-f  1  it it     sie sie ihr
+    it-n  1  it it     es es ihm
+"""
+PRONOUNS = {
+    name: Pronoun(int(agreement), english, german) for (name,), (agreement,), english, german in _rows(_PRONOUNS)
+}
 
-    english: str
-    german: str
+
+#: Adjectives, and the kinds of nouns that they go with.
+_ADJECTIVES = """
+    old        alt        person animal text thing door place
+    small      klein      person animal food thing door place
+    big        groß       animal food thing door place
+    beautiful  schön      person animal text thing place
+    young      jung       person animal
+    hungry     hungrig    person animal
+    happy      glücklich  person
+    new        neu        text thing door place
+    cheap      billig     food text thing
+    red        rot        food thing door
+    black      schwarz    animal thing door
+"""
+ADJECTIVES = [(english, german, kinds) for (english,), (german,), kinds in _rows(_ADJECTIVES)]
+
+
+class Slot(NamedTuple):
+    """What a verb wants beside its subject: "acc text food", or behind a preposition "for auf acc person"."""
+
+    preposition: list[str]  # in both languages, or nothing
     case: Case
+    kinds: list[str]
 
 
-@dataclass(frozen=True, eq=False)
-class Adverbial:
-    """A fixed expression of time, place or manner, or a conjunction.
+def _slot(words: list[str]) -> Slot:
+    place = min(words.index(case) for case in ("acc", "dat") if case in words)
+    return Slot(words[:place], cast(Case, words[place]), words[place + 1 :])
 
-    ``order`` has, for each English word, the place of its German counterpart, where that is not at the same place.
+
+class Verb(NamedTuple):
+    """A verb by the principal parts of a dictionary; the particle of *an|rufen* is "an".
+
+    Finite forms have three columns, in both languages: those of "I", "he" and "they". *Agreement* is the column.
     """
 
-    english: str
-    german: str
-    order: tuple[int, ...] = ()
+    english: list[str]  # base, third person, past, participle
+    particle: str
+    german: list[str]  # infinitive without the particle, third person, past, auxiliary, participle
+    subjects: list[str]
+    slots: list[Slot]
 
-    def english_words(self) -> Words:
-        """The English words, each with what it expresses."""
-        words = counterparts("word", self.english.split(), len(self.german.split()))
-        if not self.order:
-            return words
-        return [Word(word.text, (f"word.{place}",)) for word, place in zip(words, self.order, strict=True)]
-
-    def german_words(self) -> Words:
-        """The German words, each with what it expresses."""
-        return counterparts("word", self.german.split(), len(self.english.split()))
+    def simple(self, tense: str) -> tuple[list[str], list[str]]:
+        """The English and the German forms of the "present" or the "past"."""
+        (base, third, past, _), (infinitive, german_third, german_past, *_) = self.english, self.german
+        if tense == "present":
+            return [base, third, base], [infinitive.removesuffix("n"), german_third, infinitive]
+        return [past] * 3, [german_past, german_past, german_past + ("n" if german_past.endswith("e") else "en")]
 
 
-@dataclass(frozen=True, eq=False)
-class Place:
-    """A noun with the prepositions of being there and of going there; one may live in a ``residence``."""
-
-    noun: Noun
-    at: Preposition
-    to: Preposition
-    residence: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Relation:
-    """A local preposition, dative for where and accusative for where to, and the landmarks it goes with."""
-
-    where: Preposition
-    whither: Preposition
-    landmarks: Sort
-
-
-@dataclass(frozen=True, eq=False)
-class Verb:
-    """A verb with its frame and the sorts it selects.
-
-    ``stative`` verbs have present and past only and take no adverbials; a ``homograph`` has an English simple past that
-    can be mistaken for another form ("they read"), so it is never used.
-    """
-
-    english: EnglishVerb
-    german: GermanVerb
-    frame: Frame
-    subjects: Sort
-    objects: Sort = Sort.NONE
-    case: Case = Case.ACCUSATIVE
-    preposition: Preposition | None = None
-    stative: bool = False
-    homograph: bool = False
-    manners: tuple[Adverbial, ...] = ()
-
-    @property
-    def takes_place(self) -> bool:
-        """Whether the place belongs to the verb, and so stands last in the German middle field."""
-        return self.frame in (Frame.MOTION, Frame.POSITION, Frame.PLACEMENT)
+_VERBS = """
+    sleep sleeps slept slept        schlafen schläft schlief hat geschlafen     person animal
+    work works worked worked        arbeiten arbeitet arbeitete hat gearbeitet  person
+    arrive arrives arrived arrived  an|kommen kommt kam ist angekommen          person
+    get_up gets_up got_up got_up    auf|stehen steht stand ist aufgestanden     person animal
+    see sees saw seen               sehen sieht sah hat gesehen                 person animal  acc person animal place
+    buy buys bought bought          kaufen kauft kaufte hat gekauft             person  acc food text thing
+    sell sells sold sold            verkaufen verkauft verkaufte hat verkauft   person  acc food text thing
+    read reads read read            lesen liest las hat gelesen                 person  acc text
+    eat eats ate eaten              essen isst aß hat gegessen                  person animal  acc food
+    wash washes washed washed       waschen wäscht wusch hat gewaschen          person  acc thing door
+    visit visits visited visited    besuchen besucht besuchte hat besucht       person  acc person place
+    call calls called called        an|rufen ruft rief hat angerufen            person  acc person
+    open opens opened opened        auf|machen macht machte hat aufgemacht      person  acc door
+    close closes closed closed      zu|machen macht machte hat zugemacht        person  acc door
+    help helps helped helped        helfen hilft half hat geholfen              person  dat person animal
+    thank thanks thanked thanked    danken dankt dankte hat gedankt             person  dat person
+    give gives gave given           geben gibt gab hat gegeben                  person  dat person  acc food text thing
+    show shows showed shown         zeigen zeigt zeigte hat gezeigt             person  dat person  acc text thing door
+    wait waits waited waited        warten wartet wartete hat gewartet          person  for auf acc person
+    talk talks talked talked        sprechen spricht sprach hat gesprochen      person  about über acc person text
+    dream dreams dreamed dreamed    träumen träumt träumte hat geträumt         person  of von dat thing place
+    go goes went gone               gehen geht ging ist gegangen                person  into in acc place
+    run runs ran run                laufen läuft lief ist gelaufen              person animal  into in acc place
+    live lives lived lived          wohnen wohnt wohnte hat gewohnt             person  in in dat place
+    say says said said              sagen sagt sagte hat gesagt                 person  acc clause
+    hear hears heard heard          hören hört hörte hat gehört                 person  acc clause
+    hope hopes hoped hoped          hoffen hofft hoffte hat gehofft             person  acc clause
+"""
 
 
-@dataclass(frozen=True, eq=False)
-class Modal:
-    """A modal verb. A ``lexical`` one ("want to") takes do-support; without a past, ``english`` has one form."""
-
-    english: tuple[str, ...]
-    german: GermanVerb
-    lexical: EnglishVerb | None = None
-    subjunctive: bool = False  # "should" is sollte, whatever the tense
+def _verb(english: list[str], german: list[str], subjects: list[str], *slots: list[str]) -> Verb:
+    particle, _, infinitive = german[0].rpartition("|")
+    return Verb(english, particle, [infinitive, *german[1:]], subjects, list(map(_slot, slots)))
 
 
-Row = dict[str, str]
+_ALL_VERBS = [_verb(*row) for row in _rows(_VERBS)]
+VERBS = [verb for verb in _ALL_VERBS if not any("clause" in slot.kinds for slot in verb.slots)]
+REPORTS = [verb for verb in _ALL_VERBS if verb not in VERBS]
+
+#: Where and with whom, for any verb.
+CIRCUMSTANCES = list(map(_slot, (["in", "in", "dat", "place"], ["with", "mit", "dat", "person"])))
 
 
-def _table(name: str) -> list[Row]:
-    with (Path(__file__).parent / f"{name}.tsv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+class Auxiliary(NamedTuple):
+    """An auxiliary: its three forms, and the tense of the time that goes with it; ``bound`` ones take no "not" here."""
+
+    english: list[str]
+    german: list[str]
+    time: str
+    bound: bool
 
 
-def _sorts(names: str) -> Sort:
-    return reduce(or_, (Sort[name] for name in names.split("|") if name), Sort.NONE)
+#: The simple tenses have those of "be" here, and *ist* is the perfect's of some German verbs.
+_AUXILIARIES = """
+    present  am is are                 bin ist sind             present  -
+    past     was was were              war war waren            past     -
+    perfect  have has have             habe hat haben           perfect  -
+    ist      have has have             bin ist sind             perfect  -
+    will     will will will            werde wird werden        future   -
+    can      can can can               kann kann können         future   -
+    should   should should should      sollte sollte sollten    future   -
+    must     must must must            muss muss müssen         future   bound
+    want     want_to wants_to want_to  will will wollen         future   bound
+    could    could could could         konnte konnte konnten    past     -
+    had      had_to had_to had_to      musste musste mussten    past     bound
+"""
+AUXILIARIES = {
+    name: Auxiliary(english, german, time, bound == "bound")
+    for (name,), english, german, (time,), (bound,) in _rows(_AUXILIARIES)
+}
+DO = {"present": ["do", "does", "do"], "past": ["did", "did", "did"]}
 
-
-def _preposition(words: str, case: Case) -> Preposition:
-    """Read "in/in"."""
-    english_words, german_word = words.split("/")
-    return Preposition(english_words, german_word, case)
-
-
-def _at(words: str) -> Preposition:
-    return _preposition(words, Case.DATIVE)
-
-
-def _to(words: str) -> Preposition:
-    """Read "into/in", or "to/zu +dative"; the case is the accusative unless it is stated."""
-    words, _, case = words.partition(" +")
-    return _preposition(words, Case.DATIVE if case else Case.ACCUSATIVE)
-
-
-def _noun(row: Row) -> Noun:
-    return Noun(
-        english.parse_noun(row["english"]), german.parse_noun(row["german"]), _sorts(row["sorts"]), bool(row["mass"])
-    )
-
-
-def _adjective(row: Row) -> Adjective:
-    """Read an adjective. The German one is followed by its attributive stem if that differs, as in "teuer/teur"."""
-    base, _, stem = row["german"].partition("/")
-    comparative = (row["comparative"], row["german_comparative"]) if row["comparative"] else None
-    return Adjective(row["english"], base, stem or base, _sorts(row["sorts"]), comparative, colour=bool(row["colour"]))
-
-
-_NOUN_ROWS = [(_noun(row), row) for row in _table("nouns")]
-NOUNS = tuple(noun for noun, _ in _NOUN_ROWS)
-PLACES = tuple(
-    Place(noun, _at(row["at"]), _to(row["to"]), bool(row["residence"])) for noun, row in _NOUN_ROWS if row["at"]
-)
-PLACE_OF = {place.noun: place for place in PLACES}
-ADJECTIVES = tuple(map(_adjective, _table("adjectives")))
-NAMES = (
-    *((name, Gender.FEMININE) for name in ("Anna", "Maria", "Julia", "Laura")),
-    *((name, Gender.MASCULINE) for name in ("Peter", "Paul", "Martin", "Daniel")),
-)
-CITIES = tuple(
-    (Adverbial(f"in {name}", f"in {german_name}"), Adverbial(f"to {name}", f"nach {german_name}"))
-    for name, german_name in (("Berlin", "Berlin"), ("Vienna", "Wien"), ("Munich", "München"), ("London", "London"))
-)
-HOME = Adverbial("home", "nach Hause")
-
-ON = Relation(_at("on/auf"), _to("on/auf"), Sort.SURFACE)
-UNDER = Relation(_at("under/unter"), _to("under/unter"), Sort.SHELTER)
-BESIDE_FURNITURE = Relation(_at("next to/neben"), _to("next to/neben"), Sort.FURNITURE)
-BESIDE = Relation(_at("next to/neben"), _to("next to/neben"), Sort.LANDMARK)
-BEHIND = Relation(_at("behind/hinter"), _to("behind/hinter"), Sort.LANDMARK)
-IN_FRONT = Relation(_at("in front of/vor"), _to("in front of/vor"), Sort.LANDMARK)
-INDOORS = (ON, UNDER, BESIDE_FURNITURE)
-OUTDOORS = (BESIDE, BEHIND, IN_FRONT)
-WITH = _at("with/mit")
-BY = tuple(
-    Adverbial(f"by {word}", f"mit {german_word}")
-    for word, german_word in (("train", "dem Zug"), ("car", "dem Auto"), ("bus", "dem Bus"), ("ship", "dem Schiff"))
+#: The tenses of a sentence: the simple one first, and more often what is drawn more often.
+TENSES = (
+    ["present", "present", "present", "perfect", "perfect", "will", "can", "should", "must", "want"],
+    ["past", "past", "past", "could", "had"],
 )
 
-BARE = Determiner(("", ""), "", None, STRONG)
-A = Determiner(("a", ""), "ein", EIN_ENDINGS, MIXED)
-NO = Determiner(("no", "no"), "kein", EIN_ENDINGS, MIXED)
-THE = Determiner(("the", "the"), "", DEFINITE_ARTICLE, WEAK, definite=True)
-THIS = Determiner(("this", "these"), "dies", DER_ENDINGS, WEAK, definite=True)
-EVERY = Determiner(("every", ""), "jed", DER_ENDINGS, WEAK)
-ALL = Determiner(("", "all the"), "all", DER_ENDINGS, WEAK)
-MANY = Determiner(("", "many"), "viel", DER_ENDINGS, STRONG)
-SOME = Determiner(("", "some"), "einig", DER_ENDINGS, STRONG)
-WHICH = Determiner(("which", "which"), "welch", DER_ENDINGS, WEAK)
-HOW_MANY = Determiner(("", "how many"), "wie viel", DER_ENDINGS, STRONG)
-POSSESSIVES = tuple(
-    Determiner((word, word), stem, EIN_ENDINGS, MIXED, definite=True)
-    for word, stem in (
-        ("my", "mein"),
-        ("his", "sein"),
-        ("her", "ihr"),
-        ("our", "unser"),
-        ("your", "Ihr"),
-        ("their", "ihr"),
-    )
-)
-NAMES_GENITIVES = tuple(
-    Determiner((f"{name}'s", f"{name}'s"), f"{name}s", None, STRONG, definite=True) for name, _ in NAMES
-)
-
-
-def numeral(value: int) -> Determiner:
-    """The number word as a determiner of plurals."""
-    return Determiner(("", english.number_word(value)), german.number_word(value), None, STRONG)
-
-
-_ADVERBIALS: dict[str, tuple[Adverbial, ...]] = {}
-for _row in _table("adverbials"):
-    _ADVERBIALS[_row["group"]] = (*_ADVERBIALS.get(_row["group"], ()), Adverbial(_row["english"], _row["german"]))
-TIMES_PRESENT, TIMES_HABITUAL = _ADVERBIALS["times_present"], _ADVERBIALS["times_habitual"]
-TIMES_PAST, TIMES_PERFECT = _ADVERBIALS["times_past"], _ADVERBIALS["times_perfect"]
-TIMES_FUTURE = _ADVERBIALS["times_future"]
-FREQUENCIES, FREQUENCIES_PERFECT = _ADVERBIALS["frequencies"], _ADVERBIALS["frequencies_perfect"]
-YET = Adverbial("yet", "noch")
-WHEN, WHERE, WHY = Adverbial("when", "wann"), Adverbial("where", "wo"), Adverbial("why", "warum")
-
-
-def _verb(row: Row) -> Verb:
-    """Read a verb. ``case`` is that of its preposition, or of its object if it has none."""
-    flags = row["flags"].split()
-    case = Case.DATIVE if row["case"] else Case.ACCUSATIVE
-    preposition = _preposition(row["preposition"], case) if row["preposition"] else None
-    return Verb(
-        english.parse_verb(row["english"]),
-        german.parse_verb(row["german"], sein="sein" in flags),
-        Frame.INTRANSITIVE if row["group"] == "CLAUSAL" else Frame[row["group"]],
-        _sorts(row["subjects"]),
-        _sorts(row["objects"]),
-        Case.ACCUSATIVE if preposition else case,
-        preposition,
-        "stative" in flags,
-        "homograph" in flags,
-        _ADVERBIALS[row["manners"]] if row["manners"] else (),
-    )
-
-
-_VERB_ROWS = [(_verb(row), row) for row in _table("verbs")]
-
-
-def _of(group: str) -> tuple[Verb, ...]:
-    return tuple(verb for verb, row in _VERB_ROWS if row["group"] == group)
-
-
-def _with(flag: str) -> tuple[Verb, ...]:
-    return tuple(verb for verb, row in _VERB_ROWS if flag in row["flags"].split())
-
-
-INTRANSITIVE, TRANSITIVE, DITRANSITIVE = _of("INTRANSITIVE"), _of("TRANSITIVE"), _of("DITRANSITIVE")
-OBLIQUE, PLACEMENT, WEATHER = _of("OBLIQUE"), _of("PLACEMENT"), _of("WEATHER")
-GO, RUN, COME, TRAVEL = _of("MOTION")
-LIVE, SIT, STAND, LIE = _of("POSITION")
-(BE,) = _of("COPULA")
-SAY, KNOW, BELIEVE, HOPE, ASK, TRY, FORGET, PLAN = _of("CLAUSAL")
-MOTION = (GO, GO, RUN, COME, TRAVEL, TRAVEL)  # some twice as often
-POSITION = (LIVE, LIVE, SIT, STAND, LIE)
-ALL_VERBS = tuple(verb for verb, row in _VERB_ROWS if row["group"] != "CLAUSAL")
-ACTIONS = _with("action")  # what one can be asked to do, or try to do
-INVOLUNTARY = _with("involuntary")  # what just happens, so that one hardly may, must or wants to do it
-WITH_NEED, WITHOUT_NEED = _with("acquires"), _with("parts")  # what one does with a thing that one needs, or does not
-NEED = next(verb for verb in TRANSITIVE if verb.english.base == "need")
-
-CAN = Modal(("can", "could"), german.KOENNEN)
-MUST = Modal(("must",), german.MUESSEN)
-MUST_NOT = Modal(("must",), german.DUERFEN)
-MAY = Modal(("may",), german.DUERFEN)
-SHOULD = Modal(("should",), german.SOLLEN, subjunctive=True)
-WANT_TO = Modal((), german.WOLLEN, english.WANT)
-HAVE_TO = Modal((), german.MUESSEN, english.HAVE)
-
-BECAUSE = Adverbial("because", "weil")
-ALTHOUGH = Adverbial("although", "obwohl")
-IF = Adverbial("if", "wenn")
-WHEN_NOW = Adverbial("when", "wenn")
-WHEN_ONCE = Adverbial("when", "als")
-WHILE = Adverbial("while", "während")
-BEFORE = Adverbial("before", "bevor")
-THAT = Adverbial("that", "dass")
-WHETHER = Adverbial("whether", "ob")
-AND = Adverbial("and", "und")
-BUT = Adverbial(", but", ", aber")
+#: Expressions of time, word by word.
+TIMES = {
+    "present": [("today", "heute"), ("every day", "jeden Tag")],
+    "past": [("yesterday", "gestern"), ("last week", "letzte Woche")],
+    "perfect": [("today", "heute"), ("this week", "diese Woche")],
+    "future": [("tomorrow", "morgen"), ("next week", "nächste Woche")],
+}
+CONJUNCTIONS = [("because", "weil"), ("although", "obwohl")]

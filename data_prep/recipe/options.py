@@ -132,7 +132,7 @@ class ToyOptions(_SourceOptions):
     source: Literal["toy"] = "toy"
     src_lang: Language = Field("en", description="language code of the source side, for example en")
     tgt_lang: Language = Field("de", description="language code of the target side, for example de")
-    pairs: Annotated[int, Field(ge=1, le=10**7), Placeholder("N")] = Field(100_000, description="training pairs")
+    pairs: Annotated[int, Field(ge=1, le=10**7), Placeholder("N")] = Field(50_000, description="training pairs")
     seed: Seed = Field(1, description="seed of the sentences drawn")
     valid_size: Count = Field(1000, description="validation pairs")
     test_size: Count = Field(1000, description="test pairs")

@@ -64,7 +64,7 @@ SOURCE_DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "mono": {"normalise": "nfc"},  # the text may become a target side
     },
     "vocab": {
-        "toy": {"vocab_size": 2000},
+        "toy": {"vocab_size": 1000},
         "wmt14": {"character_coverage": 0.9998},
         "wmt14 fr-en": {"vocab_size": 32_000, "tokenizer": "unigram"},
         "trees": {"vocab_size": 16_000},

@@ -4,7 +4,6 @@ import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
 
 import pyarrow as pa
 
@@ -18,9 +17,6 @@ from data_prep.recipe.options import (
     TreesOptions,
 )
 from data_prep.sources import Source
-from data_prep.store.pairs import text_table
-from dstransformer.data import SourceInfo
-from dstransformer.data.alignment import format_links
 from dstransformer.errors import UserError
 from dstransformer.io.progress import Progress
 
@@ -118,6 +114,8 @@ def open_source(options: SourceOptions, progress: Progress | None = None) -> Sou
 
 def _open(options: SourceOptions, progress: Progress | None) -> Source:
     if isinstance(options, ToyOptions):
+        from data_prep.sources.toy import open_toy
+
         return open_toy(options)
     if isinstance(options, FilesOptions):
         from data_prep.sources.files import open_files
@@ -130,37 +128,3 @@ def _open(options: SourceOptions, progress: Progress | None) -> Source:
     from data_prep.sources.hub import open_hub, open_wmt14
 
     return open_hub(options) if isinstance(options, HubOptions) else open_wmt14(options)
-
-
-def open_toy(options: ToyOptions) -> Source:
-    """Open the embedded grammar, English to German or German to English.
-
-    Raises:
-        UserError: Other languages are asked for.
-    """
-    if {options.src_lang, options.tgt_lang} != {"en", "de"}:
-        raise UserError(
-            f"the toy source has English and German, not {options.src_lang}-{options.tgt_lang}: "
-            "use --src-lang en --tgt-lang de, or the other way round"
-        )
-
-    from data_prep.grammar.grammar import GRAMMAR_REVISION, Pair, toy_splits
-
-    @cache
-    def generate() -> dict[str, list[Pair]]:
-        return toy_splits(options.pairs, options.seed, options.valid_size, options.test_size, aligned=options.aligned)
-
-    def stream(split: str) -> Iterator[pa.Table]:
-        english, german, alignments = zip(*generate()[split], strict=True)
-        swapped = options.src_lang != "en"
-        table = text_table(german, english) if swapped else text_table(english, german)
-        if options.aligned and split == "train":
-            links = [(one.swapped() if swapped else one).sure for one in alignments]
-            table = table.append_column("alignment", pa.array(map(format_links, links), pa.string()))
-        yield table
-
-    return Source(
-        info=SourceInfo(name="toy", revision=str(GRAMMAR_REVISION), inputs=()),
-        splits={name: partial(stream, name) for name in ("train", "validation", "test")},
-        aligned=options.aligned,
-    )

@@ -37,11 +37,6 @@ class ReferenceAlignment(NamedTuple):
     sure: tuple[Link, ...]
     possible: tuple[Link, ...]
 
-    def swapped(self) -> ReferenceAlignment:
-        """The links of the opposite direction."""
-        sure, possible = (tuple(sorted((tgt, src) for src, tgt in links)) for links in self)
-        return ReferenceAlignment(sure, possible)
-
 
 def parse_links(line: str, words: tuple[int, int], where: str) -> list[Link]:
     """The links of a line, sorted, each once.
@@ -92,12 +87,6 @@ def _parse(line: str, words: tuple[int, int], where: str) -> tuple[set[Link], se
 def format_links(links: Iterable[Link]) -> str:
     """Links on a line, in the order of the source words."""
     return " ".join(f"{src}-{tgt}" for src, tgt in sorted(links))
-
-
-def format_reference(alignment: ReferenceAlignment) -> str:
-    """The links of a reference on a line, in the order of the source words, as :func:`parse_reference` reads them."""
-    marked = [(link, "-") for link in alignment.sure] + [(link, "p") for link in alignment.possible]
-    return " ".join(f"{src}{mark}{tgt}" for (src, tgt), mark in sorted(marked))
 
 
 def read_links(line: str) -> list[Link]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support.data.corpora import TEXT, train_model, write_corpus
 
-from data_prep.grammar.grammar import generate_pairs
+from data_prep.grammar.sentences import generate_pairs
 from dstransformer.data import BOS_ID, EOS_ID, UNK_ID, Corpus, Split, Tokenizer
 from dstransformer.data.loader import Update, UpdateLoader
 from dstransformer.data.plan import Budget, LengthSums, Position

@@ -15,7 +15,7 @@ from data_prep.stages.encode import _command_line
 
 
 @pytest.mark.parametrize(("source", "tokenizer", "vocab_size", "coverage"), [
-    ({"source": "toy"}, "bpe", 2000, 1.0),
+    ({"source": "toy"}, "bpe", 1000, 1.0),
     ({"source": "files", "src_lang": "en", "tgt_lang": "de"}, "bpe", 37_000, 1.0),
     ({"source": "wmt14"}, "bpe", 37_000, 0.9998),
     ({"source": "wmt14", "pair": "fr-en"}, "unigram", 32_000, 0.9998),

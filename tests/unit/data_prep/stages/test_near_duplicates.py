@@ -16,7 +16,7 @@ from datasketch import MinHash, MinHashLSH
 from support.data.prep import build, contents
 from support.tiers import combinations
 
-from data_prep.grammar.grammar import generate_pairs
+from data_prep.grammar.sentences import generate_pairs
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages import clean, near_duplicates
 from data_prep.stages.clean import clean_text
