@@ -67,16 +67,12 @@ PROGRAMS = (
     Program("peers-quality", "peers.quality", "BLEU after the same time, four systems", "90 min", _PEERS),
     Program("peers-decoding", "peers.decoding", "beam search beside four systems, after peers-quality", "1 h", _PEERS),
     Program("peers-preparing", "peers.preparing", "data preparation beside two systems", "5 min", _PEERS),
-    Program("gpu", "gpu.suite", "training and decoding on one GPU; --predict needs none", "9 min", _DEVICE),
+    Program("gpu", "gpu.suite", "training and decoding on one GPU", "9 min", _DEVICE),
     Program("gpu-ceilings", "gpu.ceilings", "products, copies, launches and waits of the device", "1 min", _DEVICE),
-    Program(
-        "gpu-waits", "gpu.waits", "where the host waits during an update; --smoke needs no device", "1 min", _DEVICE
-    ),
     Program("gpu-kernels", "gpu.kernels", "errors of the kernels against float64, and their times", "1 min", _DEVICE),
     Program(
         "gpu-attention", "gpu.attention", "attention in short sentences, four ways; --smoke: a CPU", "1 min", _DEVICE
     ),
     Program("gpu-loss", "gpu.loss", "the loss through the softmax matrix, four ways; --smoke: a CPU", "1 min", _DEVICE),
     Program("gpu-traces", "gpu.traces", "the losses of the small runs of lease.sh beside the CPU's", "1 s", _DEVICE),
-    Program("gpu-graph", "gpu.graph", "a micro-batch as a CUDA graph; --smoke needs no device", "1 min", _DEVICE),
 )

@@ -13,8 +13,8 @@ from benchmarks.lib.tables import format_table
 Result = Mapping[str, Any]
 
 _TRAINING_COLUMNS = (
-    "model | precision | attention | layers | loop | target tokens/s: | from – to: | ms per update: | host ms: | "
-    "MFU, data sheet: | MFU, measured: | peak memory, GiB: | filling: | warm-up, s:"
+    "model | precision | attention | loop | target tokens/s: | from – to: | ms per update: | host ms: | "
+    "MFU, data sheet: | MFU, measured: | peak memory, GiB: | warm-up, s:"
 )
 _DECODING_COLUMNS = (
     "model | precision | target tokens/s: | from – to: | sentences/s: | target : source: | peak memory, GiB:"
@@ -29,13 +29,12 @@ def summarise(case: Case, result: Result, peak: float | None) -> str:
     if case.act == "decode":
         return f"{speed}, {result['sentences'] / seconds:,.0f} sentences/s, {memory}"
     measured = result["flops"] / seconds / result["limits"]["flops"]
-    compiled = f", {result['graphs']} graphs, {result['graph_breaks']} graph breaks" if case.compiled else ""
     sheet = _sheet_peak(case, peak)
     of_sheet = "" if sheet is None else f"{result['flops'] / seconds / sheet:.1%} of the data sheet's peak, "
     return (
         f"{speed}, {1000 * seconds:.1f} ms per update, {of_sheet}{measured:.1%} of the measured peak "
         f"({result['limits']['flops'] / 1e12:,.1f} TFLOP/s), {memory}, loss {result['first_loss']:.2f} to "
-        f"{result['last_loss']:.2f}{compiled}"
+        f"{result['last_loss']:.2f}, {result['graphs']} compiled graphs"
     )
 
 
@@ -79,12 +78,11 @@ def _training_row(case: Case, result: Result, peak: float | None) -> str:
     flops = result["flops"] / seconds
     parts = f"{case.micro_batches} part{'s' if case.micro_batches > 1 else ''}"
     of_sheet = "–" if sheet is None else f"{flops / sheet:.1%}"
-    layers = ("compiled, one shape" if case.static else "compiled, any shape") if case.compiled else "eager"
     return (
-        f"{case.model} | {case.precision} | {case.backend}, {parts} | {layers} | {case.loop} | "
+        f"{case.model} | {case.precision} | {case.backend}, {parts} | {case.loop} | "
         f"{result['tgt_tokens'] / seconds:,.0f} | {_span(result)} | {1000 * seconds:.1f} | "
         f"{1000 * statistics.median(result['host_seconds']):.1f} | {of_sheet} | "
-        f"{flops / result['limits']['flops']:.1%} | {result['peak_bytes'] / 2**30:.1f} | {result['filling']:.1%} | "
+        f"{flops / result['limits']['flops']:.1%} | {result['peak_bytes'] / 2**30:.1f} | "
         f"{result['warm_up_seconds']:.1f}"
     )
 

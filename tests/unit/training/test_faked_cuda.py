@@ -17,13 +17,15 @@ from support.cuda.record import Recorder
 from support.cuda.updates import Layout, Recorded, record_update
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, Counted, count, load_counts
 from dstransformer.config import compose, load_config
 from dstransformer.model import parameter_count
 from dstransformer.training.estimate import peak_memory_bytes
 
 faked = pytest.mark.skipif(bool(missing()), reason=missing() or "can be faked")
 with_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the package triton")
+
+#: Size of the joint vocabulary, that of the paper's English-German model.
+VOCABULARY = 37_000
 
 #: A model that takes a second, with every part of a large one.
 SMALL = (
@@ -132,18 +134,6 @@ def test_deepspeeds_throughput_timer_would_wait_twice_per_micro_batch(tmp_path: 
 
 @faked
 @pytest.mark.extended
-@with_triton
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.key)
-def test_an_update_has_no_more_operators_waits_and_memory_than_are_stored(layout: Counted) -> None:
-    """The stored counts are a budget, and what predictions use: ``python -m benchmarks gpu --count`` renews them."""
-    stored, counted = load_counts()[layout], count(layout)
-    assert counted.launches <= stored.launches
-    assert counted.waits <= stored.waits
-    assert counted.peak_bytes <= 1.02 * stored.peak_bytes
-
-
-@faked
-@pytest.mark.extended
 def test_stage_2_waits_in_each_micro_batch_only_to_reduce_gradients_meanwhile(tmp_path: Path) -> None:
     """With ``overlap_comm`` DeepSpeed waits for the device before it frees gradients that were reduced beside it."""
     found = waits_with('{"zero_optimization": {"stage": 2, "overlap_comm": false}}', tmp_path)
@@ -159,21 +149,17 @@ def estimate_peak(preset: str, stage: int, world_size: int, micro_batches: int) 
     return peak - 2 * parameters
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.key)
-def test_the_dry_run_estimates_the_peak_memory_that_was_counted(layout: Counted) -> None:
-    stored = load_counts()[layout]
-    estimated = estimate_peak(layout.preset, layout.stage, layout.gpus, layout.micro_batches)
-    assert estimated == pytest.approx(stored.peak_bytes, rel=0.1)
-
-
 @faked
 @with_triton
 @pytest.mark.extended
-@pytest.mark.parametrize(("stage", "world_size", "micro_batches"), [(0, 1, 1), (2, 1, 8), (3, 8, 8)])
-def test_the_estimate_holds_at_other_stages(stage: int, world_size: int, micro_batches: int) -> None:
-    layout = Layout("base", (f"zero{stage}", "bf16"), world_size, (f"batch.micro_batches={micro_batches}",), VOCABULARY)
+@pytest.mark.parametrize(("preset", "stage", "world_size", "micro_batches"), [
+    ("base", 0, 1, 1), ("base", 1, 1, 1), ("base", 1, 1, 8), ("base", 1, 8, 8), ("base", 2, 1, 8), ("base", 3, 8, 8),
+    ("big", 1, 1, 1), ("big", 1, 8, 8),
+])  # fmt: skip
+def test_the_dry_run_estimates_the_peak_memory(preset: str, stage: int, world_size: int, micro_batches: int) -> None:
+    layout = Layout(preset, (f"zero{stage}", "bf16"), world_size, (f"batch.micro_batches={micro_batches}",), VOCABULARY)
     counted = record_update(replace(layout, kernels=True)).peak_bytes
-    assert estimate_peak("base", stage, world_size, micro_batches) == pytest.approx(counted, rel=0.1)
+    assert estimate_peak(preset, stage, world_size, micro_batches) == pytest.approx(counted, rel=0.1)
 
 
 @faked
@@ -291,10 +277,7 @@ def test_operators_and_memory_are_counted(recorder: Recorder) -> None:
     y = x.view(256, 1024).t()  # no kernel, no memory
     product = torch.mm(x, y.t())
     size = 1024 * 256 * 4
-    assert recorder.operators == {
-        ("ones", "float32", size, 0): 1,
-        ("mm", "float32", 2 * size + 1024 * 1024 * 4, 2 * 1024 * 256 * 1024): 1,
-    }
+    assert recorder.operators == {("ones", "float32"): 1, ("mm", "float32"): 1}
     assert recorder.live_bytes == recorder.peak_bytes == size + 1024 * 1024 * 4
     del product
     assert recorder.live_bytes == size
