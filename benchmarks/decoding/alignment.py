@@ -22,6 +22,7 @@ from data_prep.grammar.grammar import Pair, toy_splits
 from dstransformer.data.alignment import Link, format_links, format_reference, read_links
 from dstransformer.evaluation.alignment import score_alignments
 
+SMOKE_OPTIONS = "--pairs 2000 --updates 2"
 SEED = 1
 VALIDATION = 100
 TEST = 1000

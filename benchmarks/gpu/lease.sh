@@ -149,10 +149,9 @@ first() {
   unset OMP_NUM_THREADS
   UNTIL=$END
   part traces 20 "$PYTHON" -m benchmarks gpu-traces "$LOGS" "${tiny[@]}"
-  # Alone on the device: one speed, then what limits it.
+  # Alone on the device.
   updates base 60 base 1 --precisions bf16 --rounds 3
-  bench ceilings 40 gpu-ceilings ${smoke:+--size 256}
-  bench kernels 40 gpu-kernels ${smoke:+--tokens 128 --pieces 200}
+  bench kernels 40 gpu-kernels "${tiny[@]}"
 }
 
 second() {

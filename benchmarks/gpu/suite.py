@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.gpu.cases import SMOKE, Case, Choice, Work, build_cases
 from benchmarks.gpu.device import describe
-from benchmarks.gpu.report import describe_profile, format_limits, format_tables, summarise
+from benchmarks.gpu.report import describe_profile, format_limits, format_row, format_tables
 from benchmarks.lib.machine import ROOT, format_header
 from dstransformer.training.devices import datasheet_peak
 
@@ -51,9 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loops", nargs="+", choices=("engine", "bare"), default=["engine"])
     parser.add_argument("--micro-batches", type=_count, help="micro-batches per update; default: 1, padded 8")
     parser.add_argument("--stage", type=int, choices=(0, 1, 2, 3), default=1, help="the ZeRO stage; default: 1")
-    parser.add_argument("--updates", type=_count, help="different updates, each computed once per round; default: 10")
     parser.add_argument("--rounds", type=_count, help="timed rounds; default: 5")
-    parser.add_argument("--batch-tokens", type=_count, help="source tokens per decoding batch; default: 16384")
     parser.add_argument("--json", type=Path, help="file for all measurements")
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="folder for the full profile of every case")
     parser.add_argument("--case-seconds", type=float, default=120.0, help="time limit of a case")
@@ -99,15 +97,14 @@ def _count(text: str) -> int:
 
 
 def _choose(options: argparse.Namespace) -> Choice:
-    given = {name: getattr(options, name) for name in ("updates", "rounds", "batch_tokens")}
-    work = replace(SMOKE if options.smoke else Work(), **{name: value for name, value in given.items() if value})
+    work = SMOKE if options.smoke else Work()
     return Choice(
         models=options.models,
         precisions=options.precisions or (["fp32", "bf16"] if options.smoke else ["bf16", "fp16"]),
         backends=options.backends or (["padded"] if options.smoke else ["varlen", "padded"]),
         loops=options.loops,
         micro_batches=options.micro_batches,
-        work=work,
+        work=replace(work, rounds=options.rounds or work.rounds),
         trace=None if options.profile is None else str(options.profile.absolute()),
         stage=options.stage,
     )
@@ -125,7 +122,7 @@ def _run_all(
         else:
             run = _run(case, min(options.case_seconds, left), smoke=options.smoke)
         runs.append((case, run))
-        shown = f"{case.name}: {run['status']}" if run["result"] is None else summarise(case, run["result"], peak)
+        shown = f"{case.name}: {run['status']}" if run["result"] is None else format_row(case, run["result"], peak)
         print(f"{shown} [{run.get('seconds', 0.0):.0f} s]", flush=True)
     return runs
 
