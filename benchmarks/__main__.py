@@ -43,6 +43,9 @@ def run(program: Program, arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks {program.name}", description=module.__doc__)
     if hasattr(module, "add_options"):
         module.add_options(parser)
+    if (smoke := getattr(module, "SMOKE_OPTIONS", None)) is not None:
+        parser.add_argument("--smoke", action="store_true", help=f"tiny sizes, to see that it runs: {smoke}")
+        arguments = [*arguments, *(smoke.split() if "--smoke" in arguments else ())]
     options = parser.parse_args(arguments, argparse.Namespace(command=shlex.join([program.name, *arguments])))
     if program.topic != "gpu":  # which describes its device itself
         from benchmarks.lib.machine import describe, format_header

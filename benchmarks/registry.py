@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _BUNDLE = "a bundle and held-out text"
-_ALIGNED = "a bundle, held-out text and its alignments"
 _DEVICE = "a CUDA device"
 _PEERS = "Multi30k, a package index"
 
 
 @dataclass(frozen=True)
 class Program:
-    """A module of ``benchmarks`` with a function ``main(options)`` and, if it has options, ``add_options(parser)``.
+    """A module of ``benchmarks`` with ``main(options)``, and ``add_options(parser)`` if it has options.
+
+    Its ``SMOKE_OPTIONS`` are those of tiny sizes that ``--smoke`` stands for, unless it has a ``--smoke`` of its own.
 
     Attributes:
         name: Its name on the command line.
@@ -36,18 +37,15 @@ class Program:
 
 PROGRAMS = (
     Program("engine", "training.engine", "a step through DeepSpeed and in a bare loop; two ranks and one", "15 min"),
-    Program("step", "training.step", "tokens per second of a bare training step", "10 s"),
+    Program("step", "training.step", "tokens per second of a bare training step; threads, allocator", "10 s"),
     Program("startup", "training.startup", "dst --help, and dst train up to its first update", "2 min"),
     Program("checkpoint", "training.checkpoint", "the time that a checkpoint costs training", "3 min"),
-    Program("allocator", "training.allocator", "a training step with and without launch/env.sh", "5 min"),
-    Program("spinning", "training.spinning", "OpenMP threads that spin briefly, and GNU's default", "30 min"),
     Program("learning", "training.learning", "whether a recipe learns in fewer updates, over seeds", "4 h", "Multi30k"),
     Program("augment", "training.augment", "what augmentation costs", "5 min", "a corpus with a BPE vocabulary"),
     Program("exports", "decoding.exports", "exports of a bundle: outputs, BLEU, speed", "5 min", _BUNDLE),
     Program("importing", "decoding.importing", "dst import hf of 75M parameters: seconds, memory", "1 min"),
     Program("alignment", "decoding.alignment", "word alignments, guided and not, beside eflomal's", "10 min"),
-    Program("parsing", "decoding.parsing", "a parser: F1 beside two baselines, speed", "2 min", "a parser and trees"),
-    Program("markup", "decoding.markup", "sentences with tags, placed by a model's alignment", "1 min", _ALIGNED),
+    Program("parsing", "decoding.parsing", "a parser: F1 and speed", "2 min", "a parser and trees"),
     Program("messages", "decoding.messages", "placeholders of messages that translation keeps", "1 s", "translations"),
     Program("plan", "data.plan", "time and memory of planning an epoch of 4.5M and 36M pairs", "1 min"),
     Program("windows", "data.windows", "planning 10^9 pairs in windows, and how well the windows shuffle", "3 min"),
@@ -59,24 +57,15 @@ PROGRAMS = (
     Program("cluster", "data.cluster", "building a corpus on Dask and on a process pool", "3 min"),
     Program("serving", "serving.load", "dst serve under load, beside dst translate", "5 min", _BUNDLE),
     Program("outage", "resilience.outage", "training beside a tracking server that fails", "5 min"),
-    Program(
-        "ranks", "resilience.ranks", "what votes and heartbeats cost rank 0 and the store, at 2 to 128 ranks", "10 min"
-    ),
+    Program("ranks", "resilience.ranks", "what votes and heartbeats of 2 to 128 ranks cost rank 0", "10 min"),
     Program("faults", "resilience.faults.command", "250 kills, stops, failing disks: bits compared", "40 min", "root"),
     Program("peers-training", "peers.training", "training speed beside three systems", "2 h", _PEERS),
     Program("peers-quality", "peers.quality", "BLEU after the same time, four systems", "90 min", _PEERS),
     Program("peers-decoding", "peers.decoding", "beam search beside four systems, after peers-quality", "1 h", _PEERS),
     Program("peers-preparing", "peers.preparing", "data preparation beside two systems", "5 min", _PEERS),
-    Program("gpu", "gpu.suite", "training and decoding on one GPU; --predict needs none", "9 min", _DEVICE),
-    Program("gpu-ceilings", "gpu.ceilings", "products, copies, launches and waits of the device", "1 min", _DEVICE),
-    Program(
-        "gpu-waits", "gpu.waits", "where the host waits during an update; --smoke needs no device", "1 min", _DEVICE
-    ),
+    Program("gpu", "gpu.suite", "training and decoding on one GPU", "9 min", _DEVICE),
     Program("gpu-kernels", "gpu.kernels", "errors of the kernels against float64, and their times", "1 min", _DEVICE),
-    Program(
-        "gpu-attention", "gpu.attention", "attention in short sentences, four ways; --smoke: a CPU", "1 min", _DEVICE
-    ),
-    Program("gpu-loss", "gpu.loss", "the loss through the softmax matrix, four ways; --smoke: a CPU", "1 min", _DEVICE),
+    Program("gpu-attention", "gpu.attention", "attention in short sentences, four ways", "1 min", _DEVICE),
+    Program("gpu-loss", "gpu.loss", "the loss through the softmax matrix, four ways", "1 min", _DEVICE),
     Program("gpu-traces", "gpu.traces", "the losses of the small runs of lease.sh beside the CPU's", "1 s", _DEVICE),
-    Program("gpu-graph", "gpu.graph", "a micro-batch as a CUDA graph; --smoke needs no device", "1 min", _DEVICE),
 )

@@ -37,6 +37,7 @@ from data_prep.store.workspace import open_workspace
 from dstransformer.data import Corpus
 from dstransformer.io.progress import Progress
 
+SMOKE_OPTIONS = "--pairs 3000 --vocab-size 400"
 ROUNDS = 5
 ENCODED_PAIRS = 100_000
 BUILT_PAIRS = 500_000

@@ -11,41 +11,39 @@ import tempfile
 import time
 from pathlib import Path
 
-from torch import Tensor
-
-from benchmarks.lib.bars import print_at_most, print_share
-from benchmarks.lib.limits import cpu_bandwidth
+from benchmarks.lib.bars import print_at_most
 from benchmarks.lib.processes import run_module
 from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, write_split
-from dstransformer.config import Config, compose
+from dstransformer.config import compose
 from dstransformer.data import Split
-from dstransformer.data.packing import Packing
 from dstransformer.data.plan import Position
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.world import World, join_world, leave_world
 
+SMOKE_OPTIONS = "--tokens 256 --updates 2"
 PAIRS = 200_000
+WARM_UP = 5
 
-#: Tokens per update on each side, timed updates, and warm-up updates.
-CASES = ((4_096, 30, 5), (25_000, 6, 2))
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4_096, 25_000], help="of an update, each side")
+    parser.add_argument("--updates", type=int, default=30, help="that are timed, of the first size; default: 30")
 
 
 def main(options: argparse.Namespace) -> None:
-    del options
-    run_module(__name__)
+    run_module(__name__, str(options.updates), *map(str, options.tokens))
 
 
-def measure() -> None:
+def measure(updates: int, sizes: list[int]) -> None:
     world = join_world(read_processes(os.environ))
-    bandwidth = cpu_bandwidth()
     with tempfile.TemporaryDirectory() as folder:
         split = write_split(Path(folder) / "train", PAIRS)
-        for tokens, updates, warmup in CASES:
-            measure_case(split, world, bandwidth, tokens, updates, warmup)
+        for tokens in sizes:
+            measure_case(split, world, tokens, max(2, updates * sizes[0] // tokens))
     leave_world()
 
 
-def measure_case(split: Split, world: World, bandwidth: float, tokens: int, updates: int, warmup: int) -> None:
+def measure_case(split: Split, world: World, tokens: int, updates: int) -> None:
     from dstransformer.training.engine import Engine
 
     config = load_sized("tiny", "bf16", *budget_of(tokens, micro_batches=1))
@@ -53,7 +51,7 @@ def measure_case(split: Split, world: World, bandwidth: float, tokens: int, upda
         engine = Engine(config, compose(config, world.world_size), PIECES, world)
     stream = build_loader(split, config).iter_updates(Position())
     waits, steps = [], []
-    for number in range(1, warmup + updates + 1):
+    for number in range(1, WARM_UP + updates + 1):
         began = time.perf_counter()
         update = next(stream)
         there = time.perf_counter()
@@ -61,35 +59,12 @@ def measure_case(split: Split, world: World, bandwidth: float, tokens: int, upda
         waits.append(there - began)
         steps.append(time.perf_counter() - there)
     stream.close()
-    share = 100 * sum(waits[warmup:]) / sum(steps[warmup:])
-    print(f"{tokens:,}+{tokens:,} tokens: {updates} updates, a step takes {statistics.median(steps[warmup:]):.3f} s")
+    share = 100 * sum(waits[WARM_UP:]) / sum(steps[WARM_UP:])
+    print(f"{tokens:,}+{tokens:,} tokens: {updates} updates, a step takes {statistics.median(steps[WARM_UP:]):.3f} s")
     print_at_most("  wait for the update, of the step's time", share, 1.0, ".3f", "%")
-    longest = max(waits[warmup:])
+    longest = max(waits[WARM_UP:])
     print(f"  longest wait {1e3 * longest:.2f} ms; for the very first update {1e3 * waits[0]:.0f} ms")
-    seconds, size = assemble(split, config)
-    print(f"  one thread assembles an update in {1e3 * seconds:.1f} ms")
-    print_share("  bytes of an update, read and written", 2 * size / seconds / 1e9, bandwidth / 1e9, "a copy in memory")
-
-
-def assemble(split: Split, config: Config) -> tuple[float, float]:
-    """Seconds per update when nothing is done with it, and its bytes. A faster step would have to wait."""
-    stream = build_loader(split, config).iter_updates(Position())
-    next(stream)
-    times, sizes = [], []
-    for _ in range(30):
-        began = time.perf_counter()
-        update = next(stream)
-        times.append(time.perf_counter() - began)
-        tensors = [
-            part.cu if isinstance(part, Packing) else part
-            for batch in update.batches
-            for part in batch
-            if isinstance(part, Packing | Tensor)
-        ]
-        sizes.append(sum(tensor.nbytes for tensor in tensors))
-    stream.close()
-    return statistics.fmean(times), statistics.fmean(sizes)
 
 
 if __name__ == "__main__":
-    measure()
+    measure(int(sys.argv[1]), list(map(int, sys.argv[2:])))

@@ -11,6 +11,7 @@ from benchmarks.lib.workload import sample_lengths
 from dstransformer.data.packing import ROW_COUNTS, group_lengths, round_rows
 from dstransformer.data.plan import Budget, cut_update, plan_epoch
 
+SMOKE_OPTIONS = ""
 PAIRS = 200_000
 UPDATES = 10
 

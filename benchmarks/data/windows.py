@@ -1,7 +1,7 @@
 """Planning in windows: memory and time for 10^9 pairs, and how well the windows shuffle.
 
 The corpus of 10^9 pairs is 1,000 shards, read as any corpus is; there are links to four, so that it fits on a disk. The
-shuffle is measured on lengths alone, for a smaller corpus that can be planned as a whole too.
+shuffle is measured on lengths alone, for a corpus of 1/100 that can be planned as a whole too.
 """
 
 from __future__ import annotations
@@ -23,38 +23,42 @@ from benchmarks.lib.workload import sample_lengths, write_split
 from dstransformer.data import Shard, Split
 from dstransformer.data.loader import UpdateLoader
 from dstransformer.data.plan import Budget, Position
-from dstransformer.data.windows import BLOCK_PAIRS, EpochPlanner, Planner, Window, WindowPlanner, check_split
+from dstransformer.data.windows import BLOCK_PAIRS, EpochPlanner, Planner, WindowPlanner, check_split
 
-#: The large corpus: its pairs, those of a shard, the shards that differ, and those of a window.
-PAIRS, SHARD_PAIRS, SHARDS, WINDOW_PAIRS = 1_000_000_000, 1_000_000, 4, 20_000_000
+SMOKE_OPTIONS = "--pairs 10000000"
 
-#: The small one is 1/100 of it, and so are its windows.
+#: The corpus has this many shards, of which some differ, and windows.
+SHARDS, DIFFERENT, WINDOWS = 1000, 4, 50
+
+#: The small corpus is 1/100 of the large one, and so are its windows.
 SCALE = 100
 BUDGET = Budget(25_000, 25_000, 8)
 SAMPLED_UPDATES = 2_000
-PADDED_UPDATES = 200
 ASSEMBLED_UPDATES = 50
 
 Int64 = npt.NDArray[np.int64]
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pairs", type=int, default=1_000_000_000, help="of the large corpus; default: 10^9")
+
+
 def main(options: argparse.Namespace) -> None:
-    del options
     with tempfile.TemporaryDirectory() as folder:
-        measure_cost(Path(folder))
-    measure_shuffle()
+        measure_cost(Path(folder), options.pairs)
+    measure_shuffle(options.pairs)
 
 
-def measure_cost(folder: Path) -> None:
+def measure_cost(folder: Path, pairs: int) -> None:
     """Open the large corpus, and time its first updates."""
-    linked = link_shards(folder)
-    print(f"{PAIRS:,} pairs in {len(linked.info.shards):,} shards, windows of {WINDOW_PAIRS:,}; CPU time in brackets")
+    linked = link_shards(folder, pairs // SHARDS)
+    print(f"{pairs:,} pairs in {SHARDS:,} shards, windows of {pairs // WINDOWS:,}; CPU time in brackets")
     with own_data_peak() as peak:
         with Clock() as to_first:
             with Clock() as opening:
                 split = Split(linked.folder, linked.info)
             check_split(split, BUDGET)
-            loader = build_loader(split)
+            loader = build_loader(split, pairs // WINDOWS)
             stream = loader.iter_updates(Position())
             next(stream)
         files = len(psutil.Process().open_files())
@@ -67,17 +71,18 @@ def measure_cost(folder: Path) -> None:
     print_at_most("  memory without mapped files", max(peak.bytes, planning.bytes) / 1e9, 4.0, unit=" GB")
     per_pair = planning.bytes / len(both[0].src_lengths)
     print(f"  memory of two windows, one of them being planned: {per_pair:.0f} bytes a pair")
+    middle = both[0].updates // 2
     del both
-    stream = build_loader(split).iter_updates(Position(3, 12_345, 37))
+    stream = build_loader(split, pairs // WINDOWS).iter_updates(Position(3, middle, 37))
     with Clock() as resuming:
         next(stream)
-    print(f"  resuming at update 12,346 of window 38 of epoch 4: {resuming}")
+    print(f"  resuming at update {middle + 1:,} of window 38 of epoch 4: {resuming}")
     stream.close()
     window = loader.plan(0, 0)
     with Clock() as assembling:
-        for number in range(ASSEMBLED_UPDATES):
+        for number in range(assembled := min(ASSEMBLED_UPDATES, window.updates)):
             loader.assemble(window, Position(0, number), Position(0, number + 1))
-    print(f"  assembling an update on one rank: {1e3 * assembling.busy / ASSEMBLED_UPDATES:.1f} ms of CPU time")
+    print(f"  assembling an update on one rank: {1e3 * assembling.busy / assembled:.1f} ms of CPU time")
 
 
 class Clock:
@@ -95,22 +100,22 @@ class Clock:
         return f"{self.seconds:.2f} s ({self.busy:.2f} s)"
 
 
-def link_shards(folder: Path) -> Split:
+def link_shards(folder: Path, shard_pairs: int) -> Split:
     """A corpus of links to a few shards."""
-    info = write_split(folder / "few", SHARDS * SHARD_PAIRS).info
+    info = write_split(folder / "few", DIFFERENT * shard_pairs, shard_rows=shard_pairs).info
     (folder / "train").mkdir()
-    shards, times = [], PAIRS // SHARD_PAIRS // SHARDS
-    for number in range(PAIRS // SHARD_PAIRS):
-        shard, name = info.shards[number % SHARDS], f"data-{number:05d}.arrow"
+    shards, times = [], SHARDS // DIFFERENT
+    for number in range(SHARDS):
+        shard, name = info.shards[number % DIFFERENT], f"data-{number:05d}.arrow"
         os.link(folder / "few" / shard.name, folder / "train" / name)
         shards.append(Shard(name=name, rows=shard.rows, sha256=shard.sha256))
     counts = {name: times * getattr(info, name) for name in ("pairs", "src_tokens", "tgt_tokens")}
     return Split(folder / "train", info.model_copy(update={**counts, "shards": tuple(shards)}))
 
 
-def build_loader(split: Split) -> UpdateLoader:
+def build_loader(split: Split, window_pairs: int) -> UpdateLoader:
     return UpdateLoader(
-        split, BUDGET, seed=1, rank=0, world_size=1, prefetch=4, pin_memory=False, window_pairs=WINDOW_PAIRS
+        split, BUDGET, seed=1, rank=0, world_size=1, prefetch=4, pin_memory=False, window_pairs=window_pairs
     )
 
 
@@ -159,56 +164,38 @@ class Epoch:
         return update
 
 
-def measure_shuffle() -> None:
+def measure_shuffle(large: int) -> None:
     """Compare the orders of whole epochs, of windows, and of windows of whole shards."""
-    pairs, window = PAIRS // SCALE, WINDOW_PAIRS // SCALE
+    pairs, window, shard = large // SCALE, large // WINDOWS // SCALE, large // SHARDS // SCALE
     split = SampledSplit(pairs)
     print(f"{pairs:,} pairs, windows of {window:,}; in brackets what corresponds to it in the large corpus")
-    show_shuffle("whole epochs", EpochPlanner(split, BUDGET, 1, None))
+    show_shuffle("whole epochs", EpochPlanner(split, BUDGET, 1, None), shard)
     for name, size in (
         (f"blocks of {BLOCK_PAIRS:,} pairs", BLOCK_PAIRS),
         (f"blocks of {BLOCK_PAIRS // SCALE:,} ({BLOCK_PAIRS:,})", BLOCK_PAIRS // SCALE),
-        (f"whole shards of {SHARD_PAIRS // SCALE:,} ({SHARD_PAIRS:,})", SHARD_PAIRS // SCALE),
+        (f"whole shards of {shard:,} ({SCALE * shard:,})", shard),
     ):
-        show_shuffle(f"windows of {name}", WindowPlanner(split, BUDGET, 1, None, window, size))
+        show_shuffle(f"windows of {name}", WindowPlanner(split, BUDGET, 1, None, window, size), shard)
 
 
-def show_shuffle(name: str, planner: Planner) -> None:
+def show_shuffle(name: str, planner: Planner, shard_pairs: int) -> None:
     """Print how an epoch mixes its corpus, and how full its updates are."""
     first, second = Epoch.of(planner, 0), Epoch.of(planner, 1)
     count, pairs = len(first.starts), len(first.pairs)
     sizes = np.diff(first.starts, append=pairs)
     means = np.add.reduceat(first.pairs / pairs, first.starts) / sizes
     spread = float(means.std() / np.sqrt((1 / 12 / sizes).mean()))
-    chosen = np.random.default_rng(0).choice(count, SAMPLED_UPDATES, replace=False)
+    chosen = np.random.default_rng(0).choice(count, min(SAMPLED_UPDATES, count), replace=False)
     updates = [first.pairs[first.starts[number] :][: sizes[number]] for number in chosen]
     together = second.update_of
     meetings = sum(coincidences(together[update]) for update in updates)
-    shards = sum(coincidences(update // (SHARD_PAIRS // SCALE)) for update in updates)
+    shards = sum(coincidences(update // shard_pairs) for update in updates)
     chances = sum(len(update) * (len(update) - 1) / 2 for update in updates)
-    place = np.empty(pairs, dtype=np.int64)
-    place[first.pairs] = np.arange(pairs)
-    distance = np.abs(np.diff(place)).mean() / pairs
-    correlation = np.corrcoef(place, np.arange(pairs))[0, 1]
     print(f"{name}")
     print(f"  {count:,} updates of {pairs / count:.2f} pairs, {first.tokens.mean() / BUDGET.src_tokens:.2%} full")
-    print(f"  padding of whole micro-batches: {padding(planner.plan(0, 0)):.2%}")
     print(f"  spread of the updates' mean place in the corpus, random samples 1: {spread:.3f}")
-    print(f"  pairs of an update from one shard, chance 1: {shards / chances * PAIRS / SHARD_PAIRS:.3f}")
+    print(f"  pairs of an update from one shard, chance 1: {shards / chances * SHARDS:.3f}")
     print(f"  pairs of an update that meet again in the next epoch, chance 1: {meetings / chances * count:.3f}")
-    print(f"  correlation of the orders of corpus and training: {correlation:+.4f}")
-    print(f"  distance of neighbours in training, in epochs: {distance:.4f}")
-
-
-def padding(window: Window) -> float:
-    """The tokens that would fill up the sentences of micro-batches to the longest, as a share of the real ones."""
-    real = filled = 0
-    for number in range(PADDED_UPDATES):
-        for part in window.cut(number, BUDGET.micro_batches):
-            for lengths in (window.src_lengths[part], window.tgt_lengths[part]):
-                real += int(lengths.sum())
-                filled += len(lengths) * int(lengths.max())
-    return filled / real - 1
 
 
 def coincidences(values: Int64) -> int:

@@ -23,6 +23,7 @@ from data_prep.sources.toy import toy_splits
 from dstransformer.data.alignment import Link, ReferenceAlignment, format_links, read_links
 from dstransformer.evaluation.alignment import score_alignments
 
+SMOKE_OPTIONS = "--pairs 2000 --updates 2"
 SEED = 1
 VALIDATION = 100
 TEST = 1000

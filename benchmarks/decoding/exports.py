@@ -23,6 +23,8 @@ from dstransformer.exchange.ct2_engine import open_ct2
 from dstransformer.exchange.hf_export import TARGET, export_hf
 from dstransformer.io.text import iter_lines
 
+SMOKE_OPTIONS = ""
+
 #: Sentences that ``generate`` translates at once.
 HF_BATCH = 64
 

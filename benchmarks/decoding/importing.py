@@ -25,7 +25,8 @@ SHAPE: dict[str, Any] = {
     "d_model": 512, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048,
     "encoder_attention_heads": 8, "decoder_attention_heads": 8, "max_position_embeddings": 512,
 }  # fmt: skip
-PIECES, LINES, WORDS = 30_000, 20_000, 12
+SMOKE_OPTIONS = "--pieces 500"
+LINES, WORDS = 20_000, 12
 SYLLABLES = [first + vowel + last for first in "bdfgklmnprstvz" for vowel in "aeiouäö" for last in ("", "n", "r", "s")]
 
 #: Targets: seconds, and peak memory as a multiple of the weights.
@@ -33,27 +34,21 @@ SECONDS, TIMES_SIZE = 15.0, 2.0
 MIB = 2**20
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pieces", type=int, default=30_000, help="of each vocabulary; default: 30000")
+
+
 def main(options: argparse.Namespace) -> None:
-    del options  # there are none
     sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
     from support.models.opus import opus_folder
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "opus")
-        opus_folder(folder, (list(lines(1)), list(lines(2))), pieces=PIECES, **SHAPE)
+        opus_folder(folder, (list(lines(1)), list(lines(2))), pieces=options.pieces, **SHAPE)
         size = (folder / "model.safetensors").stat().st_size
         print(f"weights: {size / 4 / 1e6:.1f}M numbers, {size / MIB:.0f} MiB in fp32")
         _, idle = measure([sys.executable, "-c", "import torch, time; time.sleep(1)"])
-        command = [
-            sys.executable,
-            "-m",
-            "dstransformer",
-            "import",
-            "hf",
-            str(folder),
-            "--out",
-            str(Path(place, "bundle")),
-        ]
+        command = [sys.executable, "-m", "dstransformer", "import", "hf", str(folder), f"--out={place}/bundle"]
         seconds, peak = measure(command)
         print_at_most("seconds of dst import hf", seconds, SECONDS)
         print(f"resident at its peak: {peak / MIB:.0f} MiB, of which PyTorch {idle / MIB:.0f} MiB")

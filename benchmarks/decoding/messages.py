@@ -9,6 +9,8 @@ from pathlib import Path
 from benchmarks.lib.tables import format_table
 from data_prep.stages.marks import accelerators, placeholders
 
+SMOKE_OPTIONS = ""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--src", type=Path, required=True, help="the messages, a line each")

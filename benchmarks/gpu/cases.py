@@ -43,7 +43,6 @@ class Work:
         batch_tokens: Source tokens per decoding batch.
         product: Side of the square matrices whose product measures the peak of the device.
         overrides: ``section.key=value`` overrides of the preset.
-        compiler: Backend of ``torch.compile``.
     """
 
     vocabulary: int = 37_000
@@ -53,10 +52,9 @@ class Work:
     batch_tokens: int = 16_384
     product: int = 8192
     overrides: tuple[str, ...] = ()
-    compiler: str = "inductor"
 
 
-#: ``aot_eager`` traces like inductor but generates no code, which would take minutes on a CPU.
+#: What runs within seconds on a CPU.
 SMOKE = Work(
     vocabulary=300,
     updates=3,
@@ -65,7 +63,6 @@ SMOKE = Work(
     batch_tokens=300,
     product=128,
     overrides=SMOKE_SIZES,
-    compiler="aot_eager",
 )
 
 
@@ -78,8 +75,6 @@ class Case:
         model: The preset.
         precision: Precision of the forward and backward pass.
         backend: The attention backend.
-        compiled: Whether each layer is compiled with ``torch.compile``.
-        static: Whether all micro-batches are padded to one shape, so that the compiler sees a single shape.
         micro_batches: Micro-batches per update: ranks x accumulation steps.
         stage: The ZeRO stage.
         loop: ``engine`` is the engine of ``dst train``; ``bare`` the same model and arithmetic without DeepSpeed.
@@ -92,8 +87,6 @@ class Case:
     model: str
     precision: Precision
     backend: AttentionBackend
-    compiled: bool = False
-    static: bool = False
     micro_batches: int = 1
     stage: int = 1
     loop: Loop = "engine"
@@ -106,7 +99,7 @@ class Case:
         """The name for printed lines and for the files of the profile."""
         parts = [self.act, self.model, self.precision, self.backend]
         if self.act == "train":
-            parts += ["compiled" if self.compiled else "eager", f"{self.micro_batches}x", self.loop]
+            parts += [f"{self.micro_batches}x", self.loop]
             parts += [f"zero{self.stage}"] if self.stage != 1 else []
         return "-".join(parts)
 
@@ -139,20 +132,18 @@ class Choice:
     models: Sequence[str]
     precisions: Sequence[Precision]
     backends: Sequence[AttentionBackend]
-    compiled: Sequence[bool]
     loops: Sequence[Loop]
     micro_batches: int | None
     work: Work
     trace: str | None
-    smoke: bool
     stage: int = 1
 
 
 def build_cases(choice: Choice) -> list[Case]:
     """Build the cases, the most informative first, because the time limit may cut off the last ones.
 
-    Precisions come in the given order; within each, varlen before padded, engine before bare loop, eager before
-    compiled, and training before decoding. Cases with the first precision and the first backend are profiled.
+    Precisions come in the given order; within each, varlen before padded, engine before bare loop, and training before
+    decoding. Cases with the first precision and the first backend are profiled.
     """
     cases: list[Case] = []
     for precision, backend in itertools.product(choice.precisions, choice.backends):
@@ -165,8 +156,6 @@ def build_cases(choice: Choice) -> list[Case]:
                 model=model,
                 precision=precision,
                 backend=backend,
-                compiled=compiled,
-                static=compiled and (backend != "padded" or choice.smoke),
                 micro_batches=micro_batches,
                 stage=choice.stage,
                 loop=loop,
@@ -174,7 +163,7 @@ def build_cases(choice: Choice) -> list[Case]:
                 trace=choice.trace,
                 work=choice.work,
             )
-            for loop, compiled, model in itertools.product(choice.loops, choice.compiled, choice.models)
+            for loop, model in itertools.product(choice.loops, choice.models)
         ]
         if backend == choice.backends[0]:
             cases += [

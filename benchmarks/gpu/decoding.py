@@ -12,8 +12,9 @@ import torch
 
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, make_profile
-from benchmarks.gpu.text import draw_text
+from benchmarks.gpu.text import draw_pieces
 from benchmarks.lib.limits import Limits, measure_limits, synchronize
+from benchmarks.lib.workload import sample_lengths
 from dstransformer.config import DecodingConfig
 from dstransformer.data import EOS_ID
 from dstransformer.data.packing import Packing
@@ -62,11 +63,10 @@ def measure_decoding(case: Case, device: torch.device) -> Decoding:
     torch.manual_seed(config.training.seed)
     model = Transformer(config.model, work.vocabulary, backend=config.training.attention_backend)
     model = model.to(device=device, dtype=DTYPES[case.precision]).eval()
-    text = draw_text(work.sentences, work.vocabulary)
-    pieces = np.split(text.draw_pieces(text.src_lengths, 0), np.cumsum(text.src_lengths)[:-1])
+    lengths, _ = sample_lengths(work.sentences, seed=1)
+    pieces = np.split(draw_pieces(lengths, work.vocabulary, 1), np.cumsum(lengths)[:-1])
     batches = [
-        [pieces[number].tolist() for number in batch]
-        for batch in plan_batches(text.src_lengths.tolist(), work.batch_tokens)
+        [pieces[number].tolist() for number in batch] for batch in plan_batches(lengths.tolist(), work.batch_tokens)
     ]
     search = _Search(model, config.decoding, work.vocabulary, device)
     search.translate(batches[0])
@@ -89,7 +89,7 @@ def measure_decoding(case: Case, device: torch.device) -> Decoding:
     return Decoding(
         seconds=seconds,
         sentences=work.sentences,
-        src_tokens=int(text.src_lengths.sum()) + work.sentences,
+        src_tokens=int(lengths.sum()) + work.sentences,
         tgt_tokens=tokens,
         batches=len(batches),
         limits=limits,

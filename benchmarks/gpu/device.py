@@ -1,17 +1,8 @@
-"""The device, and the data sheet that predictions use for it."""
+"""The device that is measured."""
 
 from __future__ import annotations
 
 import torch
-
-from benchmarks.gpu.sheets import SHEETS, Sheet
-from dstransformer.training.devices import datasheet_peak
-
-
-def find_sheet(name: str) -> Sheet | None:
-    """The sheet that predictions use for the device with this name; None for devices without one."""
-    known = datasheet_peak(name)
-    return next((sheet for key, sheet in SHEETS.items() if key.upper() in name and sheet.products == known), None)
 
 
 def describe(device: torch.device) -> str:

@@ -25,6 +25,8 @@ from dstransformer.data.packing import Packing
 from dstransformer.model import DTYPES, ops
 from dstransformer.model.ops import reference
 
+SMOKE_OPTIONS = "--tokens 64 --pieces 50"
+
 _COLUMNS = "operation | precision | error of the kernel: | error of the reference: | kernel, ms: | reference, ms:"
 
 Operation = Callable[..., Tensor]

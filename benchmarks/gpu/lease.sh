@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What to run on a GPU that is there for fifteen minutes, its start included.
 #   benchmarks/gpu/lease.sh 1          does it work: tests, training in every precision, resuming, BLEU, one speed; at most 345 s
-#   benchmarks/gpu/lease.sh 2          how fast is it, and why: profiles, attention, decoding, losses, graphs; at most 320 s
+#   benchmarks/gpu/lease.sh 2          how fast is it, and why: profiles, attention, decoding, losses; at most 320 s
 #   benchmarks/gpu/lease.sh --list 1   print its parts: name, seconds at most, command
 # Each part has a limit, none starts after the deadline, and one that fails stops no other. After each, $OUT (./gpu-lease) has a
 # new summary-N.txt and, in results-N.tar.gz, all that was printed. Corpora and runs go to $LEASE_WORK. Wheels in .whl
@@ -149,27 +149,23 @@ first() {
   unset OMP_NUM_THREADS
   UNTIL=$END
   part traces 20 "$PYTHON" -m benchmarks gpu-traces "$LOGS" "${tiny[@]}"
-  # Alone on the device: first what was predicted, then what the prediction assumes.
-  updates base 60 base 1 --precisions bf16 --compile no --rounds 3
-  bench ceilings 40 gpu-ceilings ${smoke:+--size 256}
-  bench kernels 40 gpu-kernels ${smoke:+--tokens 128 --pieces 200}
-  bench waits 40 gpu-waits "${tiny[@]}"
+  # Alone on the device.
+  updates base 60 base 1 --precisions bf16 --rounds 3
+  bench kernels 40 gpu-kernels "${tiny[@]}"
 }
 
 second() {
-  updates base-1 60 base 1 --precisions bf16 --compile no --rounds 5 --profile "$LOGS/profile"
+  updates base-1 60 base 1 --precisions bf16 --rounds 5 --profile "$LOGS/profile"
   $list || find "$LOGS/profile" -name '*train-base*.json.gz' -size -15M -exec cp {} "$OUT/trace-base.json.gz" \;
-  updates big-1 60 big 1 --precisions bf16 --compile no --rounds 3 --profile "$LOGS/profile"
+  updates big-1 60 big 1 --precisions bf16 --rounds 3 --profile "$LOGS/profile"
   bench attention 40 gpu-attention "${tiny[@]}"
-  measure decode 40 --models base --acts decode --precisions bf16 --compile no --rounds 2 --profile "$LOGS/profile"
-  BACKEND=short updates short-1 40 base 1 --precisions bf16 --compile no --rounds 3
+  measure decode 40 --models base --acts decode --precisions bf16 --rounds 2 --profile "$LOGS/profile"
+  BACKEND=short updates short-1 40 base 1 --precisions bf16 --rounds 3
   bench loss 40 gpu-loss "${tiny[@]}"
-  updates bare-1 40 base 1 --precisions bf16 --compile no --rounds 3 --loops bare
-  updates base-8 45 base 8 --precisions bf16 --compile no --rounds 2
-  updates zero0-1 40 base 1 --precisions bf16 --compile no --rounds 3 --stage 0
-  updates fp16-1 40 base 1 --precisions fp16 --compile no --rounds 2
-  bench graph-1 40 gpu-graph --micro-batches 1 "${tiny[@]}"
-  updates compiled-1 80 base 1 --precisions bf16 --compile yes --rounds 3
+  updates bare-1 40 base 1 --precisions bf16 --rounds 3 --loops bare
+  updates base-8 45 base 8 --precisions bf16 --rounds 2
+  updates zero0-1 40 base 1 --precisions bf16 --rounds 3 --stage 0
+  updates fp16-1 40 base 1 --precisions fp16 --rounds 2
 }
 
 if ! $list; then

@@ -13,30 +13,12 @@ from benchmarks.lib.tables import format_table
 Result = Mapping[str, Any]
 
 _TRAINING_COLUMNS = (
-    "model | precision | attention | layers | loop | target tokens/s: | from – to: | ms per update: | host ms: | "
-    "MFU, data sheet: | MFU, measured: | peak memory, GiB: | filling: | warm-up, s:"
+    "model | precision | attention | loop | target tokens/s: | from – to: | ms per update: | host ms: | "
+    "MFU, data sheet: | MFU, measured: | peak memory, GiB: | warm-up, s: | graphs: | loss:"
 )
 _DECODING_COLUMNS = (
     "model | precision | target tokens/s: | from – to: | sentences/s: | target : source: | peak memory, GiB:"
 )
-
-
-def summarise(case: Case, result: Result, peak: float | None) -> str:
-    """The measurements of a case on one line; ``peak`` is the data sheet's peak of the device in FLOP/s."""
-    seconds = statistics.median(result["seconds"])
-    speed = f"{case.name}: {result['tgt_tokens'] / seconds:,.0f} target tokens/s"
-    memory = f"{result['peak_bytes'] / 2**30:.1f} GiB"
-    if case.act == "decode":
-        return f"{speed}, {result['sentences'] / seconds:,.0f} sentences/s, {memory}"
-    measured = result["flops"] / seconds / result["limits"]["flops"]
-    compiled = f", {result['graphs']} graphs, {result['graph_breaks']} graph breaks" if case.compiled else ""
-    sheet = _sheet_peak(case, peak)
-    of_sheet = "" if sheet is None else f"{result['flops'] / seconds / sheet:.1%} of the data sheet's peak, "
-    return (
-        f"{speed}, {1000 * seconds:.1f} ms per update, {of_sheet}{measured:.1%} of the measured peak "
-        f"({result['limits']['flops'] / 1e12:,.1f} TFLOP/s), {memory}, loss {result['first_loss']:.2f} to "
-        f"{result['last_loss']:.2f}{compiled}"
-    )
 
 
 def describe_profile(case: Case, result: Result) -> str:
@@ -60,32 +42,33 @@ def format_limits(done: Sequence[tuple[Case, Result]]) -> str:
     return "\n".join(lines)
 
 
+def format_row(case: Case, result: Result, peak: float | None) -> str:
+    """The row of a case in its table; ``peak`` is the data sheet's peak of the device in FLOP/s."""
+    return _training_row(case, result, peak) if case.act == "train" else _decoding_row(case, result)
+
+
 def format_tables(done: Sequence[tuple[Case, Result]], peak: float | None) -> str:
     """Tables of training and decoding, in Markdown."""
-    training = [_training_row(case, result, peak) for case, result in done if case.act == "train"]
-    decoding = [_decoding_row(case, result) for case, result in done if case.act == "decode"]
-    tables = ((_TRAINING_COLUMNS, training), (_DECODING_COLUMNS, decoding))
-    return "\n\n".join(format_table(columns, rows) for columns, rows in tables if rows)
-
-
-def _sheet_peak(case: Case, peak: float | None) -> float | None:
-    """The data sheet's peak, which applies to bf16 and fp16 only."""
-    return None if case.precision == "fp32" else peak
+    tables = []
+    for act, columns in (("train", _TRAINING_COLUMNS), ("decode", _DECODING_COLUMNS)):
+        if rows := [format_row(case, result, peak) for case, result in done if case.act == act]:
+            tables.append(format_table(columns, rows))
+    return "\n\n".join(tables)
 
 
 def _training_row(case: Case, result: Result, peak: float | None) -> str:
     seconds = statistics.median(result["seconds"])
-    sheet = _sheet_peak(case, peak)
+    sheet = None if case.precision == "fp32" else peak  # which applies to bf16 and fp16
     flops = result["flops"] / seconds
     parts = f"{case.micro_batches} part{'s' if case.micro_batches > 1 else ''}"
     of_sheet = "–" if sheet is None else f"{flops / sheet:.1%}"
-    layers = ("compiled, one shape" if case.static else "compiled, any shape") if case.compiled else "eager"
     return (
-        f"{case.model} | {case.precision} | {case.backend}, {parts} | {layers} | {case.loop} | "
+        f"{case.model} | {case.precision} | {case.backend}, {parts} | {case.loop} | "
         f"{result['tgt_tokens'] / seconds:,.0f} | {_span(result)} | {1000 * seconds:.1f} | "
         f"{1000 * statistics.median(result['host_seconds']):.1f} | {of_sheet} | "
-        f"{flops / result['limits']['flops']:.1%} | {result['peak_bytes'] / 2**30:.1f} | {result['filling']:.1%} | "
-        f"{result['warm_up_seconds']:.1f}"
+        f"{flops / result['limits']['flops']:.1%} | {result['peak_bytes'] / 2**30:.1f} | "
+        f"{result['warm_up_seconds']:.1f} | {result['graphs']} | "
+        f"{result['first_loss']:.2f} to {result['last_loss']:.2f}"
     )
 
 

@@ -1,7 +1,7 @@
-"""Training and decoding on one CUDA device, compared with the limits of the device and with predictions.
+"""Training and decoding on one CUDA device, compared with the limits of the device.
 
 Every case runs in a new process, so that cases share neither peak memory nor compiled code, and one that fails does not
-stop the others. ``--predict`` needs no device: it prints what training and decoding should take on one.
+stop the others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.cases import SMOKE, Case, Choice, Work, build_cases
-from benchmarks.gpu.counts import count_all
-from benchmarks.gpu.device import describe, find_sheet
-from benchmarks.gpu.prediction import describe as describe_predictions
-from benchmarks.gpu.prediction import describe_beside, predict_case, predict_peak
-from benchmarks.gpu.report import describe_profile, format_limits, format_tables, summarise
-from benchmarks.gpu.sheets import SHEETS, Sheet
+from benchmarks.gpu.device import describe
+from benchmarks.gpu.report import describe_profile, format_limits, format_row, format_tables
 from benchmarks.lib.machine import ROOT, format_header
 from dstransformer.training.devices import datasheet_peak
 
@@ -52,32 +48,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--acts", nargs="+", choices=("train", "decode"), default=["train", "decode"])
     parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp16", "fp32"), help="default: bf16 fp16")
     parser.add_argument("--backends", nargs="+", choices=("varlen", "short", "padded"), help="default: varlen, padded")
-    parser.add_argument("--compile", choices=("no", "yes", "both"), default="both", help="torch.compile of the layers")
     parser.add_argument("--loops", nargs="+", choices=("engine", "bare"), default=["engine"])
     parser.add_argument("--micro-batches", type=_count, help="micro-batches per update; default: 1, padded 8")
     parser.add_argument("--stage", type=int, choices=(0, 1, 2, 3), default=1, help="the ZeRO stage; default: 1")
-    parser.add_argument("--updates", type=_count, help="different updates, each computed once per round; default: 10")
     parser.add_argument("--rounds", type=_count, help="timed rounds; default: 5")
-    parser.add_argument("--batch-tokens", type=_count, help="source tokens per decoding batch; default: 16384")
     parser.add_argument("--json", type=Path, help="file for all measurements")
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="folder for the full profile of every case")
     parser.add_argument("--case-seconds", type=float, default=120.0, help="time limit of a case")
     parser.add_argument("--minutes", type=float, default=9.0, help="time limit of all cases together")
-    parser.add_argument("--predict", choices=SHEETS, help="print predictions for a device, without one, and stop")
-    parser.add_argument("--gpus", type=int, choices=(1, 8), default=1, help="GPUs of the prediction; default: 1")
-    parser.add_argument("--count", action="store_true", help="count the operators that predictions use, and stop")
     parser.add_argument("--smoke", action="store_true", help="run on the CPU with tiny sizes: padded, fp32 and bf16")
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the selected cases. Return 0 if all succeeded, 1 if one failed, 2 if the options or the machine forbid it."""
-    if options.count:
-        count_all()
-        return 0
-    if options.predict is not None:
-        print(format_header("no device", options.command))
-        print(describe_predictions(options.predict, options.gpus))
-        return 0
     if options.smoke and {"varlen", "short"} & set(options.backends or ()):
         print("--smoke runs on the CPU, which only has the backend padded: remove --backends", file=sys.stderr)
         return 2
@@ -93,9 +76,8 @@ def main(options: argparse.Namespace) -> int:
     peak = None if options.smoke else datasheet_peak(machine)
     known = "unknown" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
     print(f"dense bf16 peak from the data sheet: {known}", flush=True)
-    sheet = None if options.smoke else find_sheet(machine)
     cases = [case for case in build_cases(_choose(options)) if case.act in options.acts]
-    runs = _run_all(cases, options, peak, sheet)
+    runs = _run_all(cases, options, peak)
     done = [(case, run["result"]) for case, run in runs if run["result"] is not None]
     for case, result in done:
         if result["profile"] is not None:
@@ -115,24 +97,21 @@ def _count(text: str) -> int:
 
 
 def _choose(options: argparse.Namespace) -> Choice:
-    given = {name: getattr(options, name) for name in ("updates", "rounds", "batch_tokens")}
-    work = replace(SMOKE if options.smoke else Work(), **{name: value for name, value in given.items() if value})
+    work = SMOKE if options.smoke else Work()
     return Choice(
         models=options.models,
         precisions=options.precisions or (["fp32", "bf16"] if options.smoke else ["bf16", "fp16"]),
         backends=options.backends or (["padded"] if options.smoke else ["varlen", "padded"]),
-        compiled={"no": [False], "yes": [True], "both": [False, True]}[options.compile],
         loops=options.loops,
         micro_batches=options.micro_batches,
-        work=work,
+        work=replace(work, rounds=options.rounds or work.rounds),
         trace=None if options.profile is None else str(options.profile.absolute()),
-        smoke=options.smoke,
         stage=options.stage,
     )
 
 
 def _run_all(
-    cases: Sequence[Case], options: argparse.Namespace, peak: float | None, sheet: Sheet | None
+    cases: Sequence[Case], options: argparse.Namespace, peak: float | None
 ) -> list[tuple[Case, dict[str, Any]]]:
     end = time.monotonic() + 60.0 * options.minutes
     runs = []
@@ -143,9 +122,8 @@ def _run_all(
         else:
             run = _run(case, min(options.case_seconds, left), smoke=options.smoke)
         runs.append((case, run))
-        shown = f"{case.name}: {run['status']}" if run["result"] is None else summarise(case, run["result"], peak)
-        predicted = None if sheet is None else predict_case(case, sheet)
-        print(f"{shown}{describe_beside(predicted, predict_peak(case))} [{run.get('seconds', 0.0):.0f} s]", flush=True)
+        shown = f"{case.name}: {run['status']}" if run["result"] is None else format_row(case, run["result"], peak)
+        print(f"{shown} [{run.get('seconds', 0.0):.0f} s]", flush=True)
     return runs
 
 

@@ -13,16 +13,14 @@ from torch._dynamo.utils import counters
 
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, make_profile
-from benchmarks.gpu.static import common_shape, fill_updates
 from benchmarks.gpu.text import build_updates
 from benchmarks.lib.bare import BareStepper
 from benchmarks.lib.limits import Limits, measure_limits, synchronize
 from dstransformer.config import Config, compose
 from dstransformer.data.loader import Update
-from dstransformer.data.packing import PackedBatch
 from dstransformer.data.plan import build_budget
 from dstransformer.distributed.world import World
-from dstransformer.model import Transformer, training_flops
+from dstransformer.model import training_flops
 from dstransformer.training.engine import Engine
 
 #: Number of updates in a profile.
@@ -31,10 +29,6 @@ PROFILED = 2
 
 class Stepper(Protocol):
     """Computes updates, one after the other."""
-
-    @property
-    def model(self) -> Transformer:
-        """The model, for compiling its layers."""
 
     def step(self, update: Update) -> torch.Tensor:
         """Compute an update; return its summed loss, on the device."""
@@ -47,13 +41,6 @@ class EngineStepper:
         self._world = world
         self._engine = Engine(config, compose(config, world.world_size), vocabulary, world)
         self._number = 0
-
-    @property
-    def model(self) -> Transformer:
-        # There is no setting for compiling, so access the model inside the engine.
-        model = self._engine._engine.module
-        assert isinstance(model, Transformer)
-        return model
 
     def step(self, update: Update) -> torch.Tensor:
         self._number += 1
@@ -71,17 +58,15 @@ class Training:
         seconds: Time of an update, one value per round.
         host_seconds: Time per update until the host has submitted all work to the device. Equals ``seconds`` if the
             device waits for the host, or if the host waits for the device at every update.
-        src_tokens: Mean source tokens per update, without fill tokens.
-        tgt_tokens: Mean target tokens per update, without fill tokens.
-        filling: Share of fill tokens among all computed tokens.
-        flops: Mean operations of the model per update, without fill and padding.
+        src_tokens: Mean source tokens per update.
+        tgt_tokens: Mean target tokens per update.
+        flops: Mean operations of the model per update, without padding.
         limits: Limits of the device, measured in the same process.
         peak_bytes: Peak memory allocated for tensors.
         reserved_bytes: Peak memory that the allocator reserved on the device.
         warm_up_seconds: Time of the first round, including compilation.
-        graphs: Number of compiled graphs; two if encoder layers share one and decoder layers share the other.
-        graph_breaks: Number of places that the compiler could not trace.
-        first_loss: Nats per target token in the first round, fill tokens included.
+        graphs: Number of graphs that ``torch.compile`` has made.
+        first_loss: Nats per target token in the first round.
         last_loss: The same in the last round, on the same text.
         profile: The profile, if requested.
     """
@@ -90,14 +75,12 @@ class Training:
     host_seconds: list[float]
     src_tokens: float
     tgt_tokens: float
-    filling: float
     flops: float
     limits: Limits
     peak_bytes: int
     reserved_bytes: int
     warm_up_seconds: float
     graphs: int
-    graph_breaks: int
     first_loss: float
     last_loss: float
     profile: Profile | None
@@ -108,8 +91,7 @@ def measure_training(case: Case, world: World) -> Training:
     device, work = world.device, case.work
     limits = measure_limits(case.precision, work.product, device)
     config = case.load_config()
-    real = build_updates(build_budget(config.batch), work.updates, work.vocabulary)
-    updates = fill_updates(real, common_shape(real)) if case.static else real
+    updates = build_updates(build_budget(config.batch), work.updates, work.vocabulary)
     if device.type == "cuda":
         updates = [_pin(update) for update in updates]
     stepper: Stepper = (
@@ -117,8 +99,6 @@ def measure_training(case: Case, world: World) -> Training:
         if case.loop == "engine"
         else BareStepper(config, work.vocabulary, case.precision, device)
     )
-    if case.compiled:
-        compile_layers(stepper.model, work.compiler, dynamic=False if case.static else None)
     warm_up, _, first_loss = _time_round(stepper, updates, device)
     _reset_memory(device)
     seconds, host_seconds, last_loss = [], [], first_loss
@@ -137,32 +117,18 @@ def measure_training(case: Case, world: World) -> Training:
     return Training(
         seconds=seconds,
         host_seconds=host_seconds,
-        src_tokens=sum(update.src_tokens for update in real) / len(real),
-        tgt_tokens=sum(update.tgt_tokens for update in real) / len(real),
-        filling=1.0 - _tokens(real) / _tokens(updates),
-        flops=update_flops(config, work.vocabulary, real),
+        src_tokens=sum(update.src_tokens for update in updates) / len(updates),
+        tgt_tokens=sum(update.tgt_tokens for update in updates) / len(updates),
+        flops=update_flops(config, work.vocabulary, updates),
         limits=limits,
         peak_bytes=peak_bytes,
         reserved_bytes=reserved_bytes,
         warm_up_seconds=warm_up,
         graphs=counters["stats"]["unique_graphs"],
-        graph_breaks=sum(counters["graph_break"].values()),
         first_loss=first_loss,
         last_loss=last_loss,
         profile=found,
     )
-
-
-def compile_layers(model: Transformer, compiler: str, *, dynamic: bool | None) -> None:
-    """Compile the layers of encoder and decoder in place. Layers of one kind share their compiled code.
-
-    Args:
-        model: The model. Its embeddings and loss are not compiled.
-        compiler: Backend of ``torch.compile``.
-        dynamic: False recompiles for every shape; None compiles for the first shape, and then once for all shapes.
-    """
-    for layer in (*model.encoder, *model.decoder):
-        layer.compile(backend=compiler, dynamic=dynamic)
 
 
 def update_flops(config: Config, vocabulary: int, updates: Sequence[Update]) -> float:
@@ -179,16 +145,8 @@ def _time_round(stepper: Stepper, updates: list[Update], device: torch.device) -
     host = time.perf_counter() - began
     synchronize(device)
     total = time.perf_counter() - began
-    tokens = sum(batch.tgt_out.numel() for update in updates for batch in update.batches)
+    tokens = sum(update.tgt_tokens for update in updates)
     return total, host, float(torch.stack(losses).sum()) / tokens
-
-
-def _tokens(updates: Sequence[Update]) -> int:
-    return sum(_batch_tokens(batch) for update in updates for batch in update.batches)
-
-
-def _batch_tokens(batch: PackedBatch) -> int:
-    return batch.src.numel() + batch.tgt_in.numel()
 
 
 def _pin(update: Update) -> Update:

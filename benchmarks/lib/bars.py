@@ -18,11 +18,6 @@ def print_share(what: str, value: float, limit: float, of: str, unit: str = " GB
     print(f"{what}: {value:.3g}{unit}, {value / limit:.1%} of {of} ({limit:.3g}{unit})")
 
 
-def print_floor(what: str, value: float, floor: float, of: str, unit: str = " s") -> None:
-    """Print a measurement and the part of it that is unavoidable."""
-    print(f"{what}: {value:.3g}{unit}, of which {floor:.3g}{unit} ({floor / value:.1%}) are {of}")
-
-
 def _show(what: str, value: float, target: float, spec: str, unit: str, kind: str, reached: bool) -> None:
     verdict = "met" if reached else "MISSED"
     print(f"{what}: {value:{spec}}{unit}; target {kind} {target:{spec}}{unit}, {verdict} ({value / target:.0%} of it)")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 
 from dstransformer.config import ModelConfig
@@ -103,12 +102,6 @@ def disk_bandwidth(folder: Path) -> float:
         return _BLOCKS * _BLOCK / (time.perf_counter() - began)
     finally:
         path.unlink(missing_ok=True)
-
-
-def file_system(folder: Path) -> str:
-    """The type of the file system of a folder."""
-    mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
-    return next(mounts[path] for path in (folder.resolve(), *folder.resolve().parents) if path in mounts)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -7,26 +7,17 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 import torch
 
 from dstransformer.model.ops import kernels_fingerprint, processor_name
 
-#: The share of the machine that others may take before a measurement counts as disturbed.
-DISTURBED = 0.05
-
-#: A disturbed measurement is repeated, up to this many attempts; the least disturbed one counts.
-ATTEMPTS = 3
-
 ROOT = Path(__file__).parents[2]
-
-T = TypeVar("T")
 
 
 def count_cores() -> int:
@@ -50,13 +41,6 @@ def format_header(machine: str, command: str) -> str:
     return f"{today}, commit {found or 'unknown'}, {machine}\npython -m benchmarks {command}"
 
 
-def wait_for_quiet(seconds: float) -> None:
-    """Wait until other processes leave the machine alone for two seconds, but no longer than this many seconds."""
-    end = time.monotonic() + seconds
-    while psutil.cpu_percent(interval=2) > 100 * DISTURBED and time.monotonic() < end:
-        pass
-
-
 @dataclass
 class Others:
     """The share of the machine, from 0 to 1, that other processes took; known after the ``with`` block."""
@@ -77,22 +61,6 @@ def watch_others(living: Sequence[int] = ()) -> Iterator[Others]:
     yield others
     wall = (time.perf_counter() - began) * (os.cpu_count() or 1)
     others.share = max(0.0, _busy_seconds() - busy - (_own_seconds(living) - own)) / wall
-
-
-def measure_undisturbed(measure: Callable[[], tuple[T, float]], quiet_seconds: float) -> tuple[T, float]:
-    """Measure on a quiet machine, and again if others disturbed the measurement.
-
-    Args:
-        measure: Returns a result, and the share of the machine that others took meanwhile.
-        quiet_seconds: Longest wait for a quiet machine, each time.
-    """
-    found = []
-    for _ in range(ATTEMPTS):
-        wait_for_quiet(quiet_seconds)
-        found.append(measure())
-        if found[-1][1] <= DISTURBED:
-            break
-    return min(found, key=lambda pair: pair[1])
 
 
 def child_seconds() -> float:

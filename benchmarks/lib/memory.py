@@ -11,24 +11,12 @@ from pathlib import Path
 
 import psutil
 
-_CLEAR_PEAK = "5"  # proc(5), clear_refs
-
 
 @dataclass
 class Peak:
     """Peak memory in bytes, relative to the start of the block."""
 
     bytes: int = 0
-
-
-@contextmanager
-def own_peak() -> Iterator[Peak]:
-    """Measure the peak memory of this process during the block, relative to its start."""
-    Path("/proc/self/clear_refs").write_text(_CLEAR_PEAK)
-    before = _status("VmRSS")
-    peak = Peak()
-    yield peak
-    peak.bytes = _status("VmHWM") - before
 
 
 @contextmanager

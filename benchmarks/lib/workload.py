@@ -44,10 +44,10 @@ def sample_lengths(pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return src, tgt
 
 
-def write_split(folder: Path, pairs: int, seed: int = 0) -> Split:
+def write_split(folder: Path, pairs: int, seed: int = 0, shard_rows: int = 1_000_000) -> Split:
     """Write a training split of random pieces, without a tokenizer."""
     rng = np.random.default_rng(seed)
-    writer = SplitWriter(folder, vocab_size=PIECES, shard_rows=1_000_000, has_text=False)
+    writer = SplitWriter(folder, vocab_size=PIECES, shard_rows=shard_rows, has_text=False)
     sides = []
     for lengths in sample_lengths(pairs, seed):
         offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int32))).astype(np.int32)

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.lib.limits import cpu_flops, decoding_flops
-from benchmarks.lib.machine import count_cores, measure_undisturbed, watch_others
+from benchmarks.lib.machine import count_cores, watch_others
 from benchmarks.lib.multi30k import add_data_option
 from benchmarks.lib.tables import format_table
 from benchmarks.lib.workload import load_sized
 from benchmarks.peers.quality import models_folder
-from benchmarks.peers.recipe import ALLOCATORS, MODELS, PRECISIONS, add_common_options, build_environment
+from benchmarks.peers.recipe import ALLOCATORS, MODELS, PRECISIONS, add_cache_option, build_environment
 from benchmarks.peers.text import TOKENIZER, VOCABULARY, HeldOut, Pieces
 from benchmarks.peers.translating import (
     BEAM_SIZE,
@@ -62,7 +62,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bench:
-    """Who translates what; ``quiet_seconds`` is the longest wait for a quiet machine."""
+    """Who translates what."""
 
     systems: Sequence[str]
     models: Path
@@ -70,7 +70,6 @@ class Bench:
     pieces: Pieces
     batches: Sequence[int]
     rounds: int
-    quiet_seconds: float
     cache: Path
 
     def run(self, precision: str) -> tuple[list[Series], dict[str, str], float]:
@@ -114,12 +113,9 @@ class Bench:
         return Translator(system, model, self.text, self.pieces, precision, self.cache, environment)
 
     def _translate(self, translator: Translator, batch: int) -> tuple[Translation, float]:
-        def once() -> tuple[Translation, float]:
-            with watch_others([translator.pid]) as others:
-                done = translator.translate(batch)
-            return done, others.share
-
-        return measure_undisturbed(once, self.quiet_seconds)
+        with watch_others([translator.pid]) as others:
+            done = translator.translate(batch)
+        return done, others.share
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -129,8 +125,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--batches", nargs="+", type=int, default=[32, 64, 128, 256], help="sentences at once, to try")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sentences", type=int, help="of the text, its first; default all")
-    add_common_options(parser)
+    add_cache_option(parser)
 
 
 def main(options: argparse.Namespace) -> None:
@@ -140,7 +135,7 @@ def main(options: argparse.Namespace) -> None:
         command = "python -m benchmarks peers-quality"
         raise SystemExit(f"{models} holds no trained model for {', '.join(missing)}: run {command} first")
     pieces = Pieces(models / TOKENIZER)
-    text = pieces.read(options.data, SPLIT, options.sentences)
+    text = pieces.read(options.data, SPLIT)
     bench = Bench(
         systems=options.systems,
         models=models,
@@ -148,7 +143,6 @@ def main(options: argparse.Namespace) -> None:
         pieces=pieces,
         batches=options.batches,
         rounds=options.rounds,
-        quiet_seconds=options.quiet_seconds,
         cache=options.cache,
     )
     rivals: list[Series] = []

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from benchmarks.lib.limits import cpu_flops, flops_per_token
-from benchmarks.lib.machine import count_cores, wait_for_quiet, watch_others
+from benchmarks.lib.machine import count_cores, watch_others
 from benchmarks.lib.multi30k import add_data_option
 from benchmarks.lib.tables import format_table
 from benchmarks.lib.workload import load_sized
-from benchmarks.peers.drivers.harness import Measurement, Request
+from benchmarks.peers.drivers.harness import Measurement
 from benchmarks.peers.drivers.run_dstransformer import AVERAGE, AVERAGED, LAST
 from benchmarks.peers.recipe import (
     ALLOCATORS,
@@ -32,7 +30,7 @@ from benchmarks.peers.recipe import (
     PRECISIONS,
     UPDATE_TOKENS,
     WARMUP,
-    add_common_options,
+    add_cache_option,
     build_environment,
     build_request,
 )
@@ -42,7 +40,6 @@ from benchmarks.peers.translating import BEAM_SIZE, OURS, Translator, score, sig
 
 SPLITS = ("val", "test_2016")
 BATCH = 64
-RECORD = "record.json"
 
 COLUMNS = (
     "system | weights | precision, allocator | minutes: | updates: | epochs: | tokens/s: | of the peak: | BLEU val: | "
@@ -59,12 +56,10 @@ class Trained:
     """A training: how it was run and what it did.
 
     Attributes:
-        recipe: Says whether another one would be the same.
         others: The share of the machine that others took meanwhile.
         peak: FLOP/s of a matrix product just before.
     """
 
-    recipe: dict[str, Any]
     precision: str
     allocator: str
     others: float
@@ -93,25 +88,15 @@ class Bench:
     trial: float
     precisions: Sequence[str]
     allocators: Sequence[str]
-    quiet_seconds: float
-    keep: bool
-    peak_rate: float
     warmup: int
 
     def train(self, system: System, folder: Path) -> Trained:
-        """Leave the trained model in ``folder``, in place of one that is there, unless that may be kept."""
-        recipe = self._recipe(system)
-        if self.keep and (found := _read_record(folder)) is not None and found.recipe == recipe:
-            print(f"{system.name}: kept from {folder}", flush=True)
-            return found
+        """Leave the trained model in ``folder``, in place of one that is there."""
         precision, allocator = self._choose(system)
         shutil.rmtree(folder, ignore_errors=True)
-        wait_for_quiet(self.quiet_seconds)
         peak = cpu_flops(precision)
         measurement, others = self._run(system, precision, allocator, self.seconds, folder)
-        trained = Trained(recipe, precision, allocator, others, peak, measurement)
-        (folder / RECORD).write_text(json.dumps(asdict(trained)), encoding="utf-8")
-        return trained
+        return Trained(precision, allocator, others, peak, measurement)
 
     def _choose(self, system: System) -> tuple[str, str]:
         """The precision and the allocator in which it trains fastest."""
@@ -128,21 +113,11 @@ class Bench:
     def _run(
         self, system: System, precision: str, allocator: str, seconds: float, folder: Path | None
     ) -> tuple[Measurement, float]:
-        wait_for_quiet(self.quiet_seconds)
         with tempfile.TemporaryDirectory(prefix="dst-bench-") as work, watch_others() as others:
-            request = self._request(precision, work, seconds, "" if folder is None else str(folder))
+            request = build_request(self.model, precision, self.text, work, seconds)
+            request = replace(request, warmup=self.warmup, model="" if folder is None else str(folder))
             done = system.measure(request, self.text, build_environment(allocator))
         return done, others.share
-
-    def _request(self, precision: str, work: str, seconds: float, folder: str) -> Request:
-        request = build_request(self.model, precision, self.text, work, seconds)
-        return replace(request, peak_rate=self.peak_rate, warmup=self.warmup, model=folder)
-
-    def _recipe(self, system: System) -> dict[str, Any]:
-        request = asdict(self._request("", "", self.seconds, ""))
-        common = {name: value for name, value in request.items() if name not in ("text", "work", "precision", "model")}
-        size = {"pairs": len(self.text.src_lengths), "tgt_tokens": int(self.text.tgt_lengths.sum())}
-        return {**common, **size, **({"ours": list(system.values)} if system.values else {})}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -154,13 +129,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS))
     parser.add_argument("--trial", type=float, default=20.0, help="seconds of each trial, where there is a choice")
     parser.add_argument("--warmup", type=int, default=WARMUP, help="updates until the learning rate is highest")
-    parser.add_argument("--peak-rate", type=float, help=f"the learning rate then; default {PEAK_RATES}")
     parser.add_argument(
         "--ours", nargs="+", default=[], metavar="A.B=C", help="what differs in our recipe, as of dst train --set"
     )
-    parser.add_argument("--sentences", type=int, help="of each held-out text, its first; default all")
-    parser.add_argument("--keep", action="store_true", help="keep models of this recipe that are in the cache")
-    add_common_options(parser)
+    add_cache_option(parser)
 
 
 def main(options: argparse.Namespace) -> None:
@@ -182,13 +154,10 @@ def main(options: argparse.Namespace) -> None:
             trial=options.trial,
             precisions=options.precisions,
             allocators=options.allocators,
-            quiet_seconds=options.quiet_seconds,
-            keep=options.keep,
-            peak_rate=options.peak_rate or PEAK_RATES[options.model],
             warmup=options.warmup,
         )
         pieces = Pieces(models / TOKENIZER)
-        splits = [pieces.read(options.data, split, options.sentences) for split in SPLITS]
+        splits = [pieces.read(options.data, split) for split in SPLITS]
         results = [found for system in systems for found in _run(bench, system, models, splits, pieces, cache)]
     print(f"\n{format_results(results, bench)}", flush=True)
 
@@ -219,21 +188,12 @@ def _run(
     return results
 
 
-def _read_record(folder: Path) -> Trained | None:
-    path = folder / RECORD
-    if not path.exists():
-        return None
-    values = json.loads(path.read_text(encoding="utf-8"))
-    if set(values) != {field.name for field in fields(Trained)}:  # of an older version
-        return None
-    return Trained(**{**values, "measurement": Measurement(**values["measurement"])})
-
-
 def format_results(results: Sequence[Result], bench: Bench) -> str:
     """The table, in Markdown."""
     sizes, text = load_sized(bench.model, "fp32").model, bench.text
     values = next((result.system.values for result in results if result.system.values), ())
     flops = flops_per_token(sizes, VOCABULARY, text.src_lengths, text.tgt_lengths)
+    peak_rate = PEAK_RATES[bench.model]
     rows = []
     for result in results:
         trained, done = result.trained, result.trained.measurement
@@ -247,7 +207,7 @@ def format_results(results: Sequence[Result], bench: Bench) -> str:
         [
             f"### Time to quality: {bench.model}, {bench.seconds / 60:g} minutes of training",
             f"{sizes.num_layers}+{sizes.num_layers} layers, d_model {sizes.d_model}; about {UPDATE_TOKENS:,} target "
-            f"tokens an update; Adam (0.9, 0.98), the learning rate rising to {bench.peak_rate:g} in {bench.warmup} "
+            f"tokens an update; Adam (0.9, 0.98), the learning rate rising to {peak_rate:g} in {bench.warmup} "
             f"updates, then falling with their root. Translated with beam {BEAM_SIZE} in fp32. sacrebleu "
             f"{signature()}.",
             format_table(COLUMNS, rows),

@@ -56,12 +56,6 @@ def build_environment(allocator: str) -> Mapping[str, str]:
     return inherited | common | (chosen if allocator == "env.sh" else {})
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Options of all comparisons with other systems."""
-    parser.add_argument("--quiet-seconds", type=float, default=60.0, help="longest wait for a quiet machine, each time")
-    add_cache_option(parser)
-
-
 def add_cache_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--cache``."""
     parser.add_argument(

@@ -83,11 +83,9 @@ class Pieces:
         """Sentences of pieces as a reader wants them."""
         return self._tokenizer.decode([[self._ids[piece] for piece in sentence] for sentence in sentences])
 
-    def read(self, data: Path, split: str, sentences: int | None = None) -> HeldOut:
-        """``{split}.{en,de}`` (or ``.gz``) of ``data``, its first ``sentences`` or all of it."""
-        src, references = (
-            list(iter_lines(find_text(data, split, language)))[:sentences] for language in LANGUAGES.values()
-        )
+    def read(self, data: Path, split: str) -> HeldOut:
+        """``{split}.{en,de}`` (or ``.gz``) of ``data``."""
+        src, references = (list(iter_lines(find_text(data, split, language))) for language in LANGUAGES.values())
         return HeldOut(split, [self.split(ids) for ids in self._tokenizer.encode(src)], references)
 
     def write_vocabulary(self, path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.lib.limits import cpu_flops, flops_per_token
-from benchmarks.lib.machine import count_cores, measure_undisturbed, wait_for_quiet, watch_others
+from benchmarks.lib.machine import count_cores, watch_others
 from benchmarks.lib.multi30k import add_data_option
 from benchmarks.lib.tables import format_table
 from benchmarks.lib.turns import ratios
@@ -25,7 +25,7 @@ from benchmarks.peers.recipe import (
     ALLOCATORS,
     MODELS,
     PRECISIONS,
-    add_common_options,
+    add_cache_option,
     build_environment,
     build_request,
 )
@@ -73,19 +73,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Bench:
-    """Who is measured on what, and for how long; ``quiet_seconds`` is the longest wait for a quiet machine."""
+    """Who is measured on what, and for how long."""
 
     systems: Sequence[System]
     text: Text
     rounds: int
     seconds: float
-    quiet_seconds: float
 
     def run(self, model: str, precision: str) -> Case:
         """Measure one case; the systems take turns."""
         case = Case(model, precision, {system.name: Series() for system in self.systems})
         for number in range(1, self.rounds + 1):
-            wait_for_quiet(self.quiet_seconds)
             case.peaks.append(cpu_flops(precision))
             for system in self.systems:
                 series = case.series[system.name]
@@ -101,13 +99,10 @@ class Bench:
         return case
 
     def _measure(self, system: System, case: Case, allocator: str) -> tuple[Measurement, float]:
-        def once() -> tuple[Measurement, float]:
-            with tempfile.TemporaryDirectory(prefix="dst-bench-") as work, watch_others() as others:
-                request = build_request(case.model, case.precision, self.text, work, self.seconds)
-                done = system.measure(request, self.text, build_environment(allocator))
-            return done, others.share
-
-        return measure_undisturbed(once, self.quiet_seconds)
+        with tempfile.TemporaryDirectory(prefix="dst-bench-") as work, watch_others() as others:
+            request = build_request(case.model, case.precision, self.text, work, self.seconds)
+            done = system.measure(request, self.text, build_environment(allocator))
+        return done, others.share
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="that each measurement runs, at least")
-    add_common_options(parser)
+    add_cache_option(parser)
 
 
 def main(options: argparse.Namespace) -> None:
@@ -126,7 +121,7 @@ def main(options: argparse.Namespace) -> None:
         system.prepare(options.cache)
     with tempfile.TemporaryDirectory(prefix="dst-bench-") as folder:
         text = build_text(options.data, Path(folder))
-        bench = Bench(systems, text, options.rounds, options.seconds, options.quiet_seconds)
+        bench = Bench(systems, text, options.rounds, options.seconds)
         for model, precision in itertools.product(options.models, options.precisions):
             case = bench.run(model, precision)
             print(f"\n{format_case(case, text, systems)}\n", flush=True)

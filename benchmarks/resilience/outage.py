@@ -36,8 +36,7 @@ from dstransformer.distributed.world import join_world
 from dstransformer.tracking.events import Event, FanOut, RunStart, Tracker, TrainingProgress
 from dstransformer.training.build import build_tracker
 
-ROUNDS = 11
-STEPS = 8
+SMOKE_OPTIONS = "--rounds 1 --updates 1"
 SLOW_SECONDS = 5.0
 START_TIMEOUT = 120.0
 BAR = 1.01
@@ -46,9 +45,13 @@ HEALTHY = "healthy server"
 SETTINGS = ["training.log_every=1", "training.max_updates=100000", "validation.every=0", "checkpoint.every_updates=0"]
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=11, help="turns of each run; default: 11")
+    parser.add_argument("--updates", type=int, default=8, help="of a turn; default: 8")
+
+
 def main(options: argparse.Namespace) -> None:
-    del options
-    rounds = f"medians of {ROUNDS} turns of {STEPS} updates"
+    rounds = f"medians of {options.rounds} turns of {options.updates} updates"
     print(f"preset toy, fp32, one thread, every update logged; seconds per update, {rounds}")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -59,9 +62,9 @@ def main(options: argparse.Namespace) -> None:
         for run in runs.values():
             stack.callback(run.end)
         with watch_others([run.pid for run in runs.values()]) as others:
-            for turn in range(ROUNDS + 1):
+            for turn in range(options.rounds + 1):
                 for run in runs.values():
-                    run.take_turn(STEPS, counts=turn > 0)
+                    run.take_turn(options.updates, counts=turn > 0)
         _report(runs)
         print(f"other processes, the MLflow server among them, took {others.share:.0%} of the machine")
 

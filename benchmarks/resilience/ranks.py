@@ -35,6 +35,7 @@ from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.session import supervise
 from dstransformer.distributed.world import free_port
 
+SMOKE_OPTIONS = "--ranks 2 --seconds 1"
 UPDATE_SECONDS = 0.3
 
 #: Of a thousand ranks, eight a node.

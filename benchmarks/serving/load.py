@@ -15,11 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.lib.bars import print_at_least, print_at_most
@@ -27,9 +26,10 @@ from benchmarks.lib.machine import watch_others
 from benchmarks.lib.processes import environment, free_port, run_command, wait_for_server
 from dstransformer.io.text import iter_lines
 
+SMOKE_OPTIONS = "--clients 2 --seconds 1 --single 2"
 DST = [sys.executable, "-m", "dstransformer"]
 
-#: Seconds for the server to start, and for an answer to what it counts.
+#: Seconds for the server to start.
 TIMEOUT = 120.0
 
 #: Least speed over that of ``dst translate``, and greatest median latency in milliseconds.
@@ -61,20 +61,11 @@ def main(options: argparse.Namespace) -> None:
     with watch_others() as others, tempfile.TemporaryDirectory() as name:
         before, expected = translate(options.bundle, sentences, options.extra, Path(name))
         with serving(options.bundle, options.extra) as port:
-            start = batches(port)
             single = asyncio.run(load(port, sentences, expected, 1, count=options.single))
-            alone = batches(port).since(start)
-            start = batches(port)
             many = asyncio.run(load(port, sentences, expected, options.clients, seconds=options.seconds))
-            together = batches(port).since(start)
         after, _ = translate(options.bundle, sentences, options.extra, Path(name))
     report("one client", single)
-    mean = sum(single.seconds) / len(single.seconds)
-    print(f"  mean {1000 * mean:.0f} ms, of which decoding {1000 * alone.seconds / alone.count:.0f} ms")
     report(f"{options.clients} clients", many)
-    size, each = together.sentences / together.count, 1000 * together.seconds / together.sentences
-    busy = together.seconds / together.elapsed
-    print(f"  {size:.0f} sentences at a time, {each:.1f} ms each; decoding {busy:.0%} of the time")
     speed = many.in_time / options.seconds
     print(f"dst serve: {speed:.1f} sentences/s; dst translate: {before:.1f} sentences/s before, {after:.1f} after")
     print_at_most("one sentence at a time, p50", 1000 * quantile(single.seconds, 0.5), LATENCY_BAR, ".0f", " ms")
@@ -105,33 +96,6 @@ def serving(bundle: str, options: Sequence[str]) -> Iterator[int]:
             yield port
         finally:
             process.terminate()
-
-
-@dataclass(frozen=True)
-class Batches:
-    """What the server has decoded: batches, their sentences, the seconds that took, and the time of asking."""
-
-    count: float
-    sentences: float
-    seconds: float
-    elapsed: float
-
-    def since(self, start: Batches) -> Batches:
-        """The difference."""
-        return Batches(*(now - then for now, then in zip(astuple(self), astuple(start), strict=True)))
-
-
-def batches(port: int) -> Batches:
-    """What the server has decoded so far, as it counts."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as answer:
-        lines = [line.rpartition(" ") for line in answer.read().decode().splitlines()]
-    values = {name: float(value) for name, _, value in lines if name.startswith("dst_batch_")}
-    return Batches(
-        count=values["dst_batch_sentences_count"],
-        sentences=values["dst_batch_sentences_sum"],
-        seconds=values["dst_batch_seconds_sum"],
-        elapsed=time.perf_counter(),
-    )
 
 
 async def load(

@@ -26,6 +26,7 @@ from dstransformer.tracking.events import NullTracker
 from dstransformer.training.build import build_trainer
 from dstransformer.training.setup import Setup
 
+SMOKE_OPTIONS = ""
 PRESET = "multi30k"
 AUGMENT = (
     "training.augment=[{modifier: upper, probability: 0.05}, {modifier: title, probability: 0.05}, "

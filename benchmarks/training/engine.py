@@ -28,26 +28,30 @@ from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.training.engine import Engine
 
+SMOKE_OPTIONS = "--rounds 1 --precisions fp32"
 PAIRS = 50_000
 TOKENS = 4_096
-ROUNDS = 5
 STEPS = 4
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--precisions", nargs="+", choices=("fp32", "bf16"), default=["fp32", "bf16"])
+    parser.add_argument("--rounds", type=int, default=5, help=f"of {STEPS} updates each; default: 5")
+
+
 def main(options: argparse.Namespace) -> None:
-    del options
-    print(f"tiny, about {TOKENS:,} target tokens per update; seconds per update, medians of {ROUNDS} x {STEPS} updates")
+    print(f"tiny, about {TOKENS:,} target tokens per update; seconds of an update, medians of {options.rounds} rounds")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "train"
         split = write_split(folder, PAIRS)
         folder.with_suffix(".json").write_text(split.info.model_dump_json())
         model = load_sized("tiny", "fp32").model
         flops = flops_per_token(model, PIECES, split.src_lengths + 1, split.tgt_lengths + 1)
-        for precision in ("fp32", "bf16"):
-            measure(folder, precision, flops)
+        for precision in options.precisions:
+            measure(folder, precision, flops, options.rounds)
 
 
-def measure(folder: Path, precision: str, flops: float) -> None:
+def measure(folder: Path, precision: str, flops: float, rounds: int) -> None:
     """Measure one precision and print the results; ``flops`` are operations per token."""
     layouts = {"engine, one rank": ("engine", 1), "bare loop": ("bare", 1), "engine, two ranks": ("engine", 2)}
     peaks: list[float] = []
@@ -57,7 +61,7 @@ def measure(folder: Path, precision: str, flops: float) -> None:
             ranks = Ranks(folder, precision, kind, size)
             stack.callback(ranks.end)
             systems[name] = ranks.run
-        found = take_turns(systems, ROUNDS, warm_up=1, before_round=lambda: peaks.append(cpu_flops(precision)))
+        found = take_turns(systems, rounds, warm_up=1, before_round=lambda: peaks.append(cpu_flops(precision)))
     peak = statistics.median(peaks)
     seconds = {name: [taken / STEPS for taken, _ in results] for name, results in found.items()}
     for name, results in found.items():

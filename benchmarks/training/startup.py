@@ -9,44 +9,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lib.bars import print_at_most, print_floor
+from benchmarks.lib.bars import print_at_most
 from benchmarks.lib.processes import run_command, run_prep
 
-ROUNDS = 5
+SMOKE_OPTIONS = "--rounds 1"
 TIMEOUT = 300.0
 DST = Path(sys.executable).with_name("dst")
 
-#: Imports of a training process before its first update, in order.
-IMPORTS = ("numpy", "torch", "deepspeed", "dstransformer.training.build")
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=5)
 
 
 def main(options: argparse.Namespace) -> None:
-    del options
-    help_seconds = statistics.median(seconds_of([str(DST), "--help"]) for _ in range(2 * ROUNDS))
-    print_at_most(f"dst --help (median of {2 * ROUNDS})", help_seconds, 0.4, unit=" s")
+    rounds = options.rounds
+    help_seconds = statistics.median(seconds_of([str(DST), "--help"]) for _ in range(2 * rounds))
+    print_at_most(f"dst --help (median of {2 * rounds})", help_seconds, 0.4, unit=" s")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run_prep("build", "--source", "toy", "--out", str(folder / "corpus"))
-        times = [seconds_to_first_update(folder, turn) for turn in range(ROUNDS + 1)]
+        times = [seconds_to_first_update(folder, turn) for turn in range(rounds + 1)]
     first = statistics.median(times[1:])  # the first turn builds the operators
-    print_at_most(f"dst train toy to the first update logged (median of {ROUNDS})", first, 15.0, unit=" s")
-    totals = [import_seconds(IMPORTS[:count]) for count in range(len(IMPORTS) + 1)]
-    names = ["python", *(f"import {module}" for module in IMPORTS)]
-    for name, total, before in zip(names, totals, [0.0, *totals[:-1]], strict=True):
-        print(f"  {name:40} {total - before:5.2f} s")
-    print(f"  {'joining, building the engine, one update':40} {first - totals[-1]:5.2f} s")
-    print_floor("dst --help", help_seconds, totals[0], "Python's own start")
-    floor = totals[1 + IMPORTS.index("deepspeed")]
-    print_floor("dst train toy to the first update", first, floor, "Python, torch and DeepSpeed")
-
-
-def import_seconds(modules: Sequence[str]) -> float:
-    """Seconds of a process that only imports these modules."""
-    code = "".join(f"import {module}\n" for module in modules)
-    return statistics.median(seconds_of([sys.executable, "-c", code]) for _ in range(ROUNDS))
+    print_at_most(f"dst train toy to the first update logged (median of {rounds})", first, 15.0, unit=" s")
 
 
 def seconds_of(command: list[str]) -> float:

@@ -24,8 +24,8 @@ def set_variables() -> None:
     """Set what PyTorch and OpenMP read when they are loaded, unless the user's environment has set it.
 
     Threads of GNU OpenMP that wait for work sleep early. By default they first spin 300,000 times, which takes
-    processor time from other work on the same core (``python -m benchmarks spinning``). On a GPU the segments of
-    PyTorch's allocator grow, as the size of a batch changes with every update.
+    processor time from other work on the same core (``python -m benchmarks step --compare spinning``). On a GPU the
+    segments of PyTorch's allocator grow, as the size of a batch changes with every update.
     """
     if "torch" in sys.modules:
         return

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 #: same memory.
 FULL_BATCH_BEAM = 8
 
-#: A search on a GPU takes up to so many times ``decoding.batch_tokens`` at once: with 4,096 tokens a GPU waits for the
-#: host, with many more it gains nothing (a prediction; docs/benchmarks.md).
+#: A search on a GPU takes up to so many times ``decoding.batch_tokens`` at once: with 4,096 tokens a GPU should wait
+#: for the host, which starts more than 100 operators a step. No GPU has measured it.
 GPU_FACTOR = 8
 
 #: Share of a GPU's free memory that a batch may need.

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.resilience.faults.campaign import run_campaign
 from benchmarks.resilience.faults.plan import KINDS, STAGES, Case, Fault, plan_campaign
-from benchmarks.resilience.faults.report import all_is_well, summarise, to_json
+from benchmarks.resilience.faults.report import all_is_well
 
 #: In the order of their updates. The others are slower, or wait for time to pass.
 FAULTS = (
@@ -27,8 +27,8 @@ def test_a_run_with_seven_faults_ends_as_one_without(toy_corpus: Path, tmp_path:
     said: list[str] = []
     case = Case(2, "bf16", (2,), FAULTS, updates=30)
     results = run_campaign([case], toy_corpus, tmp_path, 600.0, said.append)
-    assert all_is_well(results), "\n".join([*said, str(to_json(results, 0))])
-    assert summarise(results)["faults"] >= 3, said
+    assert all_is_well(results), "\n".join([*said, *map(str, results)])
+    assert sum(fault.injected for fault in results[0].faults) >= 3, said
 
 
 def test_a_campaign_deals_every_fault_over_all_layouts() -> None:
@@ -47,15 +47,3 @@ def test_a_campaign_deals_every_fault_over_all_layouts() -> None:
         updates = [fault.update for fault in case.faults]
         assert updates == sorted(updates)
         assert updates[-1] <= case.updates
-
-
-def test_faults_are_left_out_by_kind_and_by_moment() -> None:
-    skip = ["kill-rank/start", "stop-rank"]
-    faults = [
-        fault.name
-        for case in plan_campaign(1, 100, stages=[1], precisions=["fp32"], skip=skip)
-        for fault in case.faults
-    ]
-    assert len(faults) == 100
-    assert "kill-rank/update" in faults
-    assert not {name for name in faults if name == "kill-rank/start" or name.startswith("stop-rank")}

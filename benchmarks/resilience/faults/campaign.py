@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +19,6 @@ def run_campaign(
     folder: Path,
     timeout: float,
     log: Callable[[str], None],
-    *,
-    seconds: float = math.inf,
 ) -> list[CaseResult]:
     """Run all cases one after the other.
 
@@ -32,11 +28,8 @@ def run_campaign(
         folder: For the runs.
         timeout: A run without progress for so many seconds has hung.
         log: Called with a line after each fault and each run.
-        seconds: No further run is started after this time.
     """
-    began = time.monotonic()
-    within = itertools.takewhile(lambda _: time.monotonic() - began < seconds, cases)
-    return [_run_case(case, corpus, folder, timeout, log) for case in within]
+    return [_run_case(case, corpus, folder, timeout, log) for case in cases]
 
 
 def _run_case(case: Case, corpus: Path, folder: Path, timeout: float, log: Callable[[str], None]) -> CaseResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 STAGES = (0, 1, 2, 3)
@@ -69,7 +69,7 @@ class Fault(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Kind and moment, as ``--skip`` takes them."""
+        """Kind and moment."""
         return f"{self.kind}/{self.moment}"
 
 
@@ -101,19 +101,12 @@ class Case(NamedTuple):
         return len(set(self.world_sizes)) > 1
 
 
-def all_faults(skip: Collection[str] = ()) -> list[tuple[str, str]]:
-    """Every kind of fault with each of its moments, except those named in ``skip`` as KIND or KIND/MOMENT."""
-    pairs = [(kind, moment) for kind, moments in KINDS.items() for moment in moments]
-    return [(kind, moment) for kind, moment in pairs if kind not in skip and f"{kind}/{moment}" not in skip]
-
-
 def plan_campaign(
     seed: int,
     number: int,
     *,
     stages: Sequence[int] = STAGES,
     precisions: Sequence[str] = PRECISIONS,
-    skip: Collection[str] = (),
 ) -> list[Case]:
     """Plan the runs and their faults.
 
@@ -124,7 +117,6 @@ def plan_campaign(
         number: Number of faults.
         stages: ZeRO stages.
         precisions: Precisions.
-        skip: Faults to leave out, see :func:`all_faults`.
     """
     chance = random.Random(seed)
     combinations = list(itertools.product(stages, precisions))
@@ -135,13 +127,14 @@ def plan_campaign(
         for turn in range(2)
         for place, (stage, precision) in enumerate(combinations)
     ][:cases]
-    pairs = list(itertools.islice(_deal(chance, all_faults(skip)), number))
+    deck = [(kind, moment) for kind, moments in KINDS.items() for moment in moments]
+    pairs = list(itertools.islice(_deal(chance, deck), number))
     updates = _UPDATES_OF_A_FAULT * (-(-number // cases) + 2)
     return [_plan_case(chance, layout, pairs[place::cases], updates) for place, layout in enumerate(layouts) if pairs]
 
 
 def _deal(chance: random.Random, deck: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    while deck:
+    while True:
         yield from chance.sample(deck, len(deck))
 
 

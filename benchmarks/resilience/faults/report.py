@@ -1,10 +1,9 @@
-"""The result of a campaign, as a table and as JSON."""
+"""The result of a campaign, as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from benchmarks.lib.tables import format_table
 from benchmarks.resilience.faults.comparing import TOLERANCE, Difference
@@ -62,11 +61,8 @@ def print_report(results: Sequence[CaseResult]) -> None:
     groups = {kind: [fault for fault in faults if fault.kind == kind] for kind in KINDS} | {"**all**": faults}
     print(f"\n{format_table(_FAULT_COLUMNS, (_fault_row(kind, group) for kind, group in groups.items()))}")
     print(f"\n{format_table(_CASE_COLUMNS, map(_case_row, results))}")
-    totals = summarise(results)
-    print(
-        f"\n{totals['faults']} faults, {totals['resumes']} resumes, {totals['updates_lost']} updates lost, "
-        f"{totals['mismatched_bits']} mismatched bits in runs with a fixed layout, {totals['hung']} runs that hung"
-    )
+    bits = sum(r.difference.bits for r in results if r.difference is not None and not r.case.is_moving)
+    print(f"\n{bits:,} bits differ in all runs with a fixed number of processes together")
     for result in results:
         for problem in result.problems:
             print(f"{result.case.name}: {problem}")
@@ -90,40 +86,3 @@ def _case_row(result: CaseResult) -> str:
     bits, loss = ("", "") if (d := result.difference) is None else (f"{d.bits:,}", f"{d.loss:.1e}")
     injected = sum(fault.injected for fault in result.faults)
     return f"{result.case.name} | {sizes} | {injected} | {bits} | {loss} | {result.mismatch or 'yes'}"
-
-
-def summarise(results: Sequence[CaseResult]) -> dict[str, Any]:
-    """The totals."""
-    faults = [fault for result in results for fault in result.faults]
-    fixed = [r.difference.bits for r in results if r.difference is not None and not r.case.is_moving]
-    return {
-        "faults": sum(fault.injected for fault in faults),
-        "not_met": sum(not fault.injected for fault in faults),
-        "resumes": sum(fault.resumed_from is not None for fault in faults),
-        "updates_lost": sum(fault.lost for fault in faults),
-        "mismatched_bits": sum(fixed),
-        "hung": sum(fault.hung for fault in faults),
-        "complaints": sum(len(fault.complaints) for fault in faults) + sum(len(r.problems) for r in results),
-        "as_promised": all_is_well(results),
-    }
-
-
-def to_json(results: Sequence[CaseResult], seed: int) -> dict[str, Any]:
-    """Everything, as plain data."""
-    return {
-        "seed": seed,
-        "totals": summarise(results),
-        "runs": [
-            {
-                "name": result.case.name,
-                "world_sizes": result.case.world_sizes,
-                "updates": result.case.updates,
-                "difference": None if result.difference is None else result.difference._asdict(),
-                "mismatch": result.mismatch,
-                "problems": result.problems,
-                "seconds": round(result.seconds, 1),
-                "strikes": [asdict(fault) for fault in result.faults],
-            }
-            for result in results
-        ],
-    }

@@ -15,8 +15,7 @@ from typing import Any
 
 from support.training.runs import TINY
 
-from benchmarks.resilience.faults.damage import damage_newest
-from benchmarks.resilience.faults.disk import Disk
+from benchmarks.resilience.faults.disk import Disk, damage_newest
 from benchmarks.resilience.faults.jobs import DEEPSPEED, PLAIN, TORCHRUN, Job
 from benchmarks.resilience.faults.plan import ASKS, DAMAGE, DISK, SAVE_EVERY, START, VALIDATE_EVERY, Case, Fault
 from benchmarks.resilience.faults.watching import Progress, wait_for_moment

@@ -1,11 +1,11 @@
-"""What an update asks of the device: operators, the bytes and operations of each, waits, and memory."""
+"""What an update asks of the device: operators, waits, and memory."""
 
 from __future__ import annotations
 
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,6 @@ _WITHOUT_KERNEL = {
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "lift_fresh", "is_pinned",
 }  # fmt: skip
 
-#: Operators that read or write as much of their first tensor as their result or their source holds.
-_SPARSE = {"embedding", "gather", "index", "index_select", "scatter_add_", "index_copy_", "index_add_"}
-
-#: Operators that read logits in half precision twice, and write their gradient over them.
-_IN_TWO_PASSES = {"cross_entropy_", "r_drop_cross_entropy_"}
-
-#: The factors of the operations of a product, by operator: the arguments that are its two matrices.
-_PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
-
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the operators that run on fake tensors of a CUDA device. Enter it inside ``FakeTensorMode``.
@@ -47,20 +38,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     meet, and where the size of a result depends on data, for which the host would wait.
 
     Attributes:
-        operators: Calls of each operator, with the precision of its result, the bytes that one call reads and writes,
-            and the operations of one call if it is a product.
+        operators: Calls of each operator, by its name and the precision of its result.
         waits: How often the host waited for the device, by reason and function.
         live_bytes: Bytes of all storages on the device that are alive.
         peak_bytes: The largest ``live_bytes`` since the last :meth:`clear`.
-        at_peak: The operator that reached it.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operators: Counter[tuple[str, str, int, int]] = Counter()
+        self.operators: Counter[tuple[str, str]] = Counter()
         self.waits: Counter[str] = Counter()
         self.live_bytes = self.peak_bytes = 0
-        self.at_peak = ""
         self._storages: dict[int, weakref.ref[Any]] = {}
 
     def clear(self) -> None:
@@ -74,10 +62,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.waits[f"{reason}: {_caller()}"] += 1
 
     def kernel(self, name: str, arguments: Sequence[Any]) -> None:
-        """Record a kernel that is not an operator of PyTorch, and reads or writes each of its tensors once."""
-        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        dtype = str(tensors[0].dtype).removeprefix("torch.")
-        self.operators[name, dtype, sum(_sizes(tensors)), 0] += 1
+        """Record a kernel that is not an operator of PyTorch, under the precision of its first tensor."""
+        first = next(argument for argument in arguments if isinstance(argument, Tensor))
+        self.operators[name, str(first.dtype).removeprefix("torch.")] += 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -101,10 +88,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._count_copy(name, args, given, inputs, outputs)
             if name not in _WITHOUT_KERNEL and not _is_view(func):
                 first = outputs[0] if outputs else inputs[0]
-                moved = _bytes_moved(name, inputs, outputs)
-                self.operators[name, str(first.dtype).removeprefix("torch."), moved, _product_flops(name, args)] += 1
+                self.operators[name, str(first.dtype).removeprefix("torch.")] += 1
             for tensor in on_device:
-                self._track(tensor, name)
+                self._track(tensor)
         return found
 
     def _read(self, tensor: Tensor) -> bool | float | int:
@@ -127,7 +113,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not is_async:
             self.wait("copy to the device" if target.is_cuda else "copy to the host")
 
-    def _track(self, tensor: Tensor, name: str) -> None:
+    def _track(self, tensor: Tensor) -> None:
         """Follow the storage of a tensor until nothing refers to it."""
         if not tensor.is_cuda:
             return
@@ -138,8 +124,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = -(-storage.nbytes() // ALLOCATION_BYTES) * ALLOCATION_BYTES
         self._storages[key] = weakref.ref(storage, self._forget(key, size))
         self.live_bytes += size
-        if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self.at_peak = self.live_bytes, name
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def _forget(self, key: int, size: int) -> Callable[[Any], None]:
         def forget(reference: Any) -> None:
@@ -163,26 +148,3 @@ def _is_view(func: Any) -> bool:
     """Whether an operator returns a view of its input and changes nothing."""
     returns = func._schema.returns
     return bool(returns) and all(value.alias_info is not None and not value.alias_info.is_write for value in returns)
-
-
-def _sizes(tensors: list[Tensor]) -> Iterator[int]:
-    return (tensor.numel() * tensor.element_size() for tensor in tensors if tensor.is_cuda)
-
-
-def _bytes_moved(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """Bytes that an operator reads and writes if it reads each input and writes each result once."""
-    if name in _SPARSE:
-        rest = inputs[1:] if name.endswith("_") else outputs
-        return 2 * sum(_sizes(rest))
-    moved = sum(_sizes(inputs)) + sum(_sizes(outputs))
-    if name in _IN_TWO_PASSES:
-        moved += 2 * sum(_sizes([tensor for tensor in inputs if tensor.element_size() == 2]))
-    return moved
-
-
-def _product_flops(name: str, args: tuple[Any, ...]) -> int:
-    """Operations of a matrix product, two for each multiply-add; 0 for other operators."""
-    if name not in _PRODUCTS:
-        return 0
-    left, right = (args[place] for place in _PRODUCTS[name])
-    return 2 * int(left.numel()) * int(right.shape[-1])

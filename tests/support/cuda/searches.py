@@ -115,7 +115,7 @@ def _run(preset: str, sentences: int, vocabulary: int, recorder: Any) -> Recorde
         ):
             beam_search(ensemble, src, packing, config.decoding, vocab_size=vocabulary)
     calls: dict[str, int] = {}
-    for (name, *_), number in recorder.operators.items():
+    for (name, _), number in recorder.operators.items():
         calls[name] = calls.get(name, 0) + number
     memory = SearchMemory.of(ensemble, config.decoding)
     return RecordedSearch(

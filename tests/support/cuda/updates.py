@@ -11,13 +11,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import starmap
 from pathlib import Path
-from typing import Any
-
-from benchmarks.gpu.roofline import Operator
+from typing import Any, NamedTuple
 
 #: Updates before the recorded one. Adam, DeepSpeed's buffers and its throughput timer, which starts at the third, are
 #: then as in any later update.
 WARM_UP = 2
+
+
+class Operator(NamedTuple):
+    """Calls of an operator: its name in ATen, the precision of its result, and their number."""
+
+    name: str
+    dtype: str
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -52,22 +58,14 @@ class Recorded:
     Attributes:
         operators: What ran.
         waits: How often the host waited for the device, by reason.
-        between_bytes: Bytes on the device before the update, between two updates.
         peak_bytes: The most bytes on the device during the update.
-        at_peak: The operator that reached it.
         src_tokens: Source tokens of each micro-batch of this rank.
-        tgt_tokens: Target tokens of each.
-        sentences: Sentence pairs of each.
     """
 
     operators: list[Operator]
     waits: dict[str, int]
-    between_bytes: int
     peak_bytes: int
-    at_peak: str
     src_tokens: list[int]
-    tgt_tokens: list[int]
-    sentences: list[int]
 
     @property
     def launches(self) -> int:
@@ -148,21 +146,12 @@ def _run(layout: Layout, recorder: Any) -> Recorded:
         for number in range(1, WARM_UP + 1):
             engine.step(update, number)
         recorder.clear()
-        between = recorder.live_bytes
         engine.step(update, WARM_UP + 1)
-    batches = update.batches
     return Recorded(
-        operators=[
-            Operator(name, dtype, calls, moved, flops)
-            for (name, dtype, moved, flops), calls in sorted(recorder.operators.items())
-        ],
+        operators=[Operator(name, dtype, calls) for (name, dtype), calls in sorted(recorder.operators.items())],
         waits=dict(recorder.waits),
-        between_bytes=between,
         peak_bytes=recorder.peak_bytes,
-        at_peak=recorder.at_peak,
-        src_tokens=[batch.src_packing.tokens for batch in batches],
-        tgt_tokens=[batch.tgt_packing.tokens for batch in batches],
-        sentences=[batch.src_packing.sentences for batch in batches],
+        src_tokens=[batch.src_packing.tokens for batch in update.batches],
     )
 
 

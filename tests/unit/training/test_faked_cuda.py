@@ -16,10 +16,11 @@ from support.cuda.record import Recorder
 from support.cuda.updates import Layout, Recorded, record_update
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks.gpu.counts import LAYOUTS, Counted, count, load_counts
-
 faked = pytest.mark.skipif(bool(missing()), reason=missing() or "can be faked")
 with_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the package triton")
+
+#: Size of the joint vocabulary, that of the paper's English-German model.
+VOCABULARY = 37_000
 
 #: A model that takes a second, with every part of a large one.
 SMALL = (
@@ -128,18 +129,6 @@ def test_deepspeeds_throughput_timer_would_wait_twice_per_micro_batch(tmp_path: 
 
 @faked
 @pytest.mark.extended
-@with_triton
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.key)
-def test_an_update_has_no_more_operators_waits_and_memory_than_are_stored(layout: Counted) -> None:
-    """The stored counts are a budget, and what predictions use: ``python -m benchmarks gpu --count`` renews them."""
-    stored, counted = load_counts()[layout], count(layout)
-    assert counted.launches <= stored.launches
-    assert counted.waits <= stored.waits
-    assert counted.peak_bytes <= 1.02 * stored.peak_bytes
-
-
-@faked
-@pytest.mark.extended
 def test_stage_2_waits_in_each_micro_batch_only_to_reduce_gradients_meanwhile(tmp_path: Path) -> None:
     """With ``overlap_comm`` DeepSpeed waits for the device before it frees gradients that were reduced beside it."""
     found = waits_with('{"zero_optimization": {"stage": 2, "overlap_comm": false}}', tmp_path)
@@ -179,10 +168,7 @@ def test_operators_and_memory_are_counted(recorder: Recorder) -> None:
     y = x.view(256, 1024).t()  # no kernel, no memory
     product = torch.mm(x, y.t())
     size = 1024 * 256 * 4
-    assert recorder.operators == {
-        ("ones", "float32", size, 0): 1,
-        ("mm", "float32", 2 * size + 1024 * 1024 * 4, 2 * 1024 * 256 * 1024): 1,
-    }
+    assert recorder.operators == {("ones", "float32"): 1, ("mm", "float32"): 1}
     assert recorder.live_bytes == recorder.peak_bytes == size + 1024 * 1024 * 4
     del product
     assert recorder.live_bytes == size

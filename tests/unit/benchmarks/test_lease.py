@@ -21,7 +21,7 @@ from data_prep.cli import commands as prep
 from dstransformer.cli.program import build_parser
 from dstransformer.config import compose, load_config
 
-SCRIPT = Path(__file__).parents[4] / "benchmarks/gpu/lease.sh"
+SCRIPT = Path(__file__).parents[3] / "benchmarks/gpu/lease.sh"
 
 
 def run(*arguments: str, **variables: str) -> tuple[int, str, str]:
@@ -70,13 +70,6 @@ def test_every_command_parses_and_no_part_is_longer_than_its_script(script: str,
             compose(load_config(options.preset, options.overrides, options.ds), 1)
 
 
-def test_each_precision_is_stopped_and_resumed_and_each_stage_runs() -> None:
-    found = parts("1")
-    for precision in ("fp32", "bf16", "fp16"):
-        assert {f"zero1-{precision}", f"zero1-{precision}-resume"} <= set(found)
-    assert {"zero0-bf16", "zero2-fp16", "zero3-bf16", "padded-bf16", "whole-bf16", "cpu-fp32", "toy-bf16"} <= set(found)
-
-
 @pytest.mark.parametrize("script", ["1", "2"])
 def test_after_the_deadline_nothing_starts_and_the_summary_says_so(script: str, tmp_path: Path) -> None:
     out, work = tmp_path / "out", tmp_path / "work"
@@ -121,37 +114,20 @@ def test_an_unknown_script_is_refused() -> None:
     assert run("3")[0] == 2
 
 
-def write_trace(folder: Path, name: str, losses: list[float]) -> None:
-    lines = [json.dumps({"kind": "train", "loss": loss}) for loss in losses]
-    (folder / f"trace-{name}.jsonl").write_text("\n".join(lines))
-
-
 def test_a_trace_that_strays_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def write(name: str, losses: list[float]) -> None:
+        lines = [json.dumps({"kind": "train", "loss": loss}) for loss in losses]
+        (tmp_path / f"trace-{name}.jsonl").write_text("\n".join(lines))
+
     reference = [5.0 - 0.1 * update for update in range(UPDATES)]
-    write_trace(tmp_path, "cpu-fp32", reference)
-    write_trace(tmp_path, "zero1-bf16", [1.001 * loss for loss in reference])
-    write_trace(tmp_path, "whole-bf16", [1.001 * loss for loss in reference])
+    write("cpu-fp32", reference)
+    write("zero1-bf16", [1.001 * loss for loss in reference])
+    write("whole-bf16", [1.001 * loss for loss in reference])
     (tmp_path / "toy-bf16.jsonl").write_text('{"kind": "final_test", "bleu": 93.0}')
     assert main(["gpu-traces", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "stopped and resumed beside whole, bf16: equal" in printed
-    assert "BLEU of the toy in bf16: 93.00; in fp32 on a CPU: 93.95" in printed
-    for name, losses in (("zero3-bf16", [1.01 * loss for loss in reference]), ("zero2-fp16", reference[:20])):
-        write_trace(tmp_path, name, losses)
-        assert main(["gpu-traces", str(tmp_path)]) == 1
-        assert re.search(rf"\| {name} .* STRAYS \|", capsys.readouterr().out)
-        (tmp_path / f"trace-{name}.jsonl").unlink()
-    (tmp_path / "toy-bf16.jsonl").write_text('{"kind": "final_test", "bleu": 60.0}')
+    assert "stopped and resumed beside whole, bf16: equal" in capsys.readouterr().out
+    write("zero3-bf16", [1.01 * loss for loss in reference])
+    write("zero2-fp16", reference[:20])
     assert main(["gpu-traces", str(tmp_path)]) == 1
-
-
-@pytest.mark.parametrize("command", [
-    ["gpu-ceilings", "--size", "64"], ["gpu-kernels", "--tokens", "64", "--pieces", "50"],
-    ["gpu-graph", "--smoke"], ["gpu-waits", "--smoke"], ["gpu-loss", "--smoke"],
-], ids=lambda command: command[0])  # fmt: skip
-def test_its_programs_run_without_a_gpu(command: list[str], tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "DST_CPU_KERNELS": "0", "OMP_NUM_THREADS": "1"}
-    done = run_command([sys.executable, "-m", "benchmarks", *command, "--json", str(report)], env=variables)
-    assert done.returncode == 0, done.stderr
-    assert report.exists()
+    strays = re.findall(r"\| (\S+) .* STRAYS \|", capsys.readouterr().out)
+    assert strays == ["zero2-fp16", "zero3-bf16"]
