@@ -134,17 +134,6 @@ def test_outputs_begin_with_their_prefix(seed: int, kernels: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("kernels", ["1", "0"])
-@pytest.mark.parametrize("seed", range(3))
-def test_outputs_have_the_minimum_length(seed: int, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
-    model, sources = toy_model(seed), draw_sources((2, 0, 1))
-    found = search(model, sources, decoding(120, min_tokens=3), n_best=10)
-    for row, source in zip(found, sources, strict=True):
-        every = enumerate_outputs(model, source, max(len(source) - 1 + 2, 3), 0.6)
-        assert_same([row], [[one for one in every if len(one.tokens) >= 3][:10]])
-
-
-@pytest.mark.parametrize("kernels", ["1", "0"])
 def test_an_ensemble_averages_probabilities(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     models, sources = [toy_model(0), toy_model(1, num_layers=1)], draw_sources((2, 1))

@@ -20,7 +20,7 @@ from dstransformer.decoding import Translator, length_penalty
 from dstransformer.errors import DataError, UserError
 from dstransformer.exchange.hf_export import FILES, TARGET_FILES, export_hf
 from dstransformer.exchange.hf_tokenizer import tokenizer_json
-from dstransformer.model import Transformer, open_bundle, save_bundle
+from dstransformer.model import open_bundle, save_bundle
 
 #: Text that tokenizers get wrong: odd spaces, control and invisible characters, what looks like special pieces.
 ODD = [
@@ -111,19 +111,6 @@ def test_each_language_has_its_own_tokens(tmp_path: Path) -> None:
     assert not (tmp_path / "refused").exists()
 
 
-@pytest.mark.slow
-def test_generate_writes_what_beam_search_does(trained: Path, exported: Path, learned: list[str]) -> None:
-    sentences = learned[:100]
-    expected = Translator.load(trained).translate(sentences)
-    model, tokenizer = MarianMTModel.from_pretrained(exported).eval(), AutoTokenizer.from_pretrained(exported)
-    with torch.inference_mode():
-        found = model.generate(**tokenizer(sentences, return_tensors="pt", padding=True))
-    texts = tokenizer.batch_decode(found, skip_special_tokens=True)
-    # The scores weigh lengths differently, and this small model is unsure; for a real one see docs/guide/export.md.
-    assert sum(map(str.__eq__, texts, expected)) > 0.85 * len(sentences)
-    assert sum(map(bool, expected)) > 0.9 * len(sentences)
-
-
 @pytest.mark.parametrize("least", [0, 12])
 def test_the_least_length_is_ours(tmp_path: Path, learned: list[str], least: int) -> None:
     config = load_config("base", [f"decoding.min_tokens={least}", "decoding.beam_size=1"])
@@ -167,13 +154,7 @@ def test_the_code_on_the_card_chooses_as_beam_search_does(
 )
 def test_the_tokens_are_the_same(tmp_path: Path, options: dict[str, Any]) -> None:
     tokenizer = Tokenizer(train_model(**options))
-    bundle = random_bundle(tmp_path / "bundle")
-    config, state = load_config("base"), None
-    opened = open_bundle(bundle)
-    model = Transformer(opened.model, tokenizer.vocab_size)
-    config, state = config.model_copy(update={"model": opened.model}), model.state_dict()
-    save_bundle(tmp_path / "other", state, config, tokenizer, {"step": 0, "src_lang": "en", "tgt_lang": "de"})
-    export_hf(tmp_path / "other", tmp_path / "hf")
+    export_hf(random_bundle(tmp_path / "bundle", tokenizer), tmp_path / "hf")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "hf")
     texts = [*TEXT, *ODD]
     ids = tokenizer.encode(texts)

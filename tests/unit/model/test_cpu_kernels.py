@@ -225,37 +225,6 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
-def test_the_default_dtype_of_pytorch_changes_nothing(default: torch.dtype) -> None:
-    shape, packing = ops.HeadShape(4, 16, 16, True), from_lengths(LENGTHS)
-    qkv, weights = draw(packing.tokens, 192, dtype=torch.float32), draw(192, 192, dtype=torch.float32)
-    memory, ones, targets = torch.randn(packing.tokens, 128), torch.ones(192), torch.arange(packing.tokens)
-
-    def compute() -> tuple[Tensor, ...]:
-        torch.manual_seed(1)
-        hidden = ops.linear(cpu.residual_norm(qkv, qkv, ones, ones, 1e-6, 0.1), weights, ones, activation="relu")
-        attended = cpu.attention(hidden, None, packing, packing, shape)
-        gradients = torch.autograd.grad(attended.square().sum(), [qkv, weights])
-        logits = hidden.detach().clone()
-        paths = torch.zeros(packing.tokens, 1, dtype=torch.int32)
-        return (
-            attended,
-            *gradients,
-            *cpu.best_pieces(logits, 3, 190, 5),
-            *cpu.cross_entropy_(logits, targets, 0.1),
-            cpu.attend_memory(hidden[:, :64].detach(), memory, packing.cu, packing.cu[:-1], packing.cu[1:], shape),
-            cpu.attend_path([hidden.detach()], paths, shape),
-        )
-
-    expected, before = compute(), torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(default)
-        actual = compute()
-    finally:
-        torch.set_default_dtype(before)
-    assert [torch.equal(*pair) for pair in zip(actual, expected, strict=True)] == [True] * 10
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("pieces", "first", "end"), [(8000, 3, 8000), (101, 3, 97), (40, 17, 33)])
 def test_best_pieces(dtype: torch.dtype, pieces: int, first: int, end: int) -> None:
