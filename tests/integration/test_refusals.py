@@ -36,7 +36,7 @@ COMMANDS = [
     ("train toy --corpus CORPUS --run NEW --ds zero9", ["unknown DeepSpeed fragment 'zero9'"]),
     ("train toy --corpus CORPUS --run NEW --ds wrong.json",
      ["wrong.json", "'gradient_clipping'", "optimizer.clip_norm"]),
-    ("train toy --corpus CORPUS --run NEW --resume nowhere", ["nowhere does not exist; name another"]),
+    ("train toy --corpus CORPUS --run NEW --resume nowhere", ["nowhere is not a checkpoint: it does not exist; name another"]),
     ("train toy --corpus CORPUS --run NEW --resume FOLDER", ["FOLDER is not a checkpoint"]),
     ("train toy --corpus CORPUS --run NEW --init CORPUS", ["--init CORPUS: CORPUS is a corpus, not a bundle"]),
     ("train toy --corpus NEW --run NEW/run", ["NEW is not a corpus"]),
