@@ -22,9 +22,8 @@ from dstransformer.model.loss import LossSums
 from dstransformer.model.ops import RoundedWeights
 from dstransformer.training.checkpoints.format import EngineState, Snapshot
 from dstransformer.training.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
-from dstransformer.training.freezing import freeze
 from dstransformer.training.muon import Muon
-from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer
+from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer, freeze
 from dstransformer.training.partition import Partition
 from dstransformer.training.runtime import gather_rounded, import_deepspeed, rejections
 from dstransformer.training.schedule import learning_rate

@@ -1,4 +1,4 @@
-"""Adam (section 5.3), the loss scale of fp16, and the moving average of the weights."""
+"""Adam (section 5.3), the loss scale of fp16, the moving average of the weights, and frozen parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -182,3 +182,28 @@ class WeightAverage:
             with torch.no_grad():
                 for master, weights in zip(self._masters, held, strict=True):
                     master.copy_(weights)
+
+
+#: The learned positions of both sides, and the embedding of another source vocabulary.
+_EMBEDDINGS = ("embedding", "src_embedding", "src_input", "tgt_input")
+
+
+def is_frozen(name: str, parts: Collection[str]) -> bool:
+    """Whether a parameter belongs to one of the parts: ``embedding``, ``softmax``, ``encoder``, ``decoder.0`` …"""
+    top, _, rest = name.partition(".")
+    if top in _EMBEDDINGS:
+        return "embedding" in parts
+    if top in ("softmax", "output_bias"):
+        return "softmax" in parts
+    side = top.removesuffix("_norm")
+    return side in parts or f"{side}.{rest.partition('.')[0]}" in parts
+
+
+def freeze(model: nn.Module, parts: Collection[str]) -> None:
+    """Make the gradients of all parameters of the parts zero, so that Adam and Muon leave them as they are.
+
+    Nothing else differs from other runs: moments, partitions and checkpoints have the same form at every ZeRO stage.
+    """
+    for name, parameter in model.named_parameters():
+        if is_frozen(name, parts):
+            parameter.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from dstransformer.config import load_config
 from dstransformer.data import Corpus
 from dstransformer.errors import ConfigError
 from dstransformer.model import Transformer
-from dstransformer.training.freezing import is_frozen
+from dstransformer.training.optim import is_frozen
 
 PARTS = ["embedding", "encoder", "decoder.0"]
 COMMON = [
