@@ -84,13 +84,13 @@ def export_tool(folder: Path) -> str | None:
     return content.get("tool") if content.get("kind") == "export" else None
 
 
-def check_kind(folder: Path, kind: Kind, advice: str) -> dict[str, Any]:
+def check_kind(folder: Path, kind: Kind, advice: str = "") -> dict[str, Any]:
     """Check that a folder is of a kind, and of a format that this package reads.
 
     Args:
         folder: The folder.
         kind: What it must be.
-        advice: What to do if it is something else, or nothing.
+        advice: What to do if it is something else, if the caller does not say it.
 
     Returns:
         The content of its ``dst.json``.
@@ -110,13 +110,14 @@ def check_kind(folder: Path, kind: Kind, advice: str) -> dict[str, Any]:
     except OSError as error:
         raise read_error(path, error) from None
     if reason is not None:
-        raise DataError(f"{folder} is not {_with_article(kind)}: {reason}; {advice}")
+        raise DataError(f"{folder} is not {_with_article(kind)}: {reason}" + (f"; {advice}" if advice else ""))
 
     def check(content: dict[str, Any]) -> None:
         if content.get("kind") not in tuple(FORMATS):
             raise DataError(f"{path} is damaged (its kind is {shown(content.get('kind'))}): restore it")
         if content["kind"] != kind:
-            raise DataError(f"{folder} is {_with_article(content['kind'])}, not {_with_article(kind)}: {advice}")
+            found = f"{folder} is {_with_article(content['kind'])}, not {_with_article(kind)}"
+            raise DataError(f"{found}: {advice}" if advice else found)
         check_format_version(content.get("format"), FORMATS[kind], path)
 
     return read_record(path, dict, check=check, advice="restore it")

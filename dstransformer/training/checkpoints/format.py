@@ -257,7 +257,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         UnreadableError: It cannot be read now.
     """
     path = folder / MANIFEST
-    check_kind(folder, "checkpoint", "name the folder of one, RUN/checkpoints/step-…")
+    check_kind(folder, "checkpoint")
 
     def build(content: dict[str, Any]) -> Checkpoint:
         check_manifest(path, content)
