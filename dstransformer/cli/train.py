@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from dstransformer.cli.options import (
+    Command,
     CommandResult,
-    add_experiment,
-    folder,
-    registered_name,
+    Experiment,
+    Folder,
+    RegisteredName,
     run_name,
     run_tag,
 )
 from dstransformer.errors import UserError
-from dstransformer.io.command import Commands
+from dstransformer.io.flags import option
 from dstransformer.training.devices import GPU_MEMORY
 
 if TYPE_CHECKING:
@@ -30,60 +30,44 @@ if TYPE_CHECKING:
     from dstransformer.training.setup import TrainRequest
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst train``."""
-    parser = commands.add_parser(
-        "train",
-        help="train a model, in one process or in those started by deepspeed, torchrun or srun",
-        examples=(
-            "dst train toy --corpus corpora/toy --run runs/toy",
-            "deepspeed --hostfile hosts --module dstransformer train base --corpus corpora/en-de --run runs/en-de",
-        ),
+class Train(
+    Experiment,
+    Command,
+    in_processes=True,
+    examples=(
+        "dst train toy --corpus corpora/toy --run runs/toy",
+        "deepspeed --hostfile hosts --module dstransformer train base --corpus corpora/en-de --run runs/en-de",
+    ),
+):
+    """Train a model, in one process or in those started by deepspeed, torchrun or srun."""
+
+    corpus: Folder = option("folder that dst-prep built", required=True)
+    run: Folder = option("run folder: checkpoints, metrics, bundle", required=True)
+    resume: str | None = option(
+        "resume from the latest checkpoint if any, never, or from PATH, which may be an address (auto)",
+        "auto|never|PATH",
     )
-    add_experiment(parser)
-    parser.add_argument("--corpus", required=True, type=folder, help="folder that dst-prep built")
-    parser.add_argument("--run", required=True, type=folder, help="run folder: checkpoints, metrics, bundle")
-    parser.add_argument(
-        "--resume",
-        metavar="auto|never|PATH",
-        help="resume from the latest checkpoint if any, never, or from PATH, which may be an address (auto)",
-    )
-    parser.add_argument(
-        "--init", type=folder, metavar="BUNDLE", help="start from the weights of a bundle, a checkpoint or a run"
-    )
-    parser.add_argument(
-        "--profile",
-        type=int,
+    init: Folder | None = option("start from the weights of a bundle, a checkpoint or a run", "BUNDLE")
+    profile: int = option(
+        "trace N updates with PyTorch's profiler into RUN/profile, and print the operators that took the longest",
+        "N",
         default=0,
-        metavar="N",
-        help="trace N updates with PyTorch's profiler into RUN/profile, and print the operators that took the longest",
     )
-    parser.add_argument("--name", type=run_name, help="the run's name in MLflow (preset, folder and date)")
-    parser.add_argument(
-        "--tag", dest="tags", action="append", type=run_tag, default=[], metavar="NAME=VALUE", help="a tag in MLflow"
+    name: Annotated[str, run_name] | None = option("the run's name in MLflow (preset, folder and date)")
+    tags: Sequence[Annotated[tuple[str, str], run_tag]] = option(
+        "a tag in MLflow", "NAME=VALUE", flag="--tag", action="append", default=()
     )
-    parser.add_argument(
-        "--register",
-        type=registered_name,
-        metavar="NAME",
-        help="make the final bundle a version of this registered model in MLflow; the best has the alias champion",
+    register: RegisteredName | None = option(
+        "make the final bundle a version of this registered model in MLflow; the best has the alias champion", "NAME"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
-    parser.add_argument(
-        "--device",
-        choices=GPU_MEMORY,
-        help="the GPU that a dry run is for (this machine's)",
-    )
-    parser.add_argument(
-        "--find-batch",
-        action="store_true",
-        help="find the largest update that fits the memory, by trial; train nothing and write nothing",
-    )
-    parser.add_argument("--json", action="store_true", help="print the outcome, the dry run or the batch as JSON")
-    parser.set_defaults(handler=run, in_processes=True)
+    dry_run: bool = option("print the resolved configuration and estimates only")
+    device: str | None = option("the GPU that a dry run is for (this machine's)", choices=GPU_MEMORY)
+    find_batch: bool = option("find the largest update that fits the memory, by trial; train nothing and write nothing")
+    json: bool = option("print the outcome, the dry run or the batch as JSON")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Train.handler
+def run(options: Train) -> CommandResult:
     """Train. Only rank 0 prints the outcome."""
     from dstransformer.distributed.launcher import read_processes
     from dstransformer.training.setup import resolve_alone, resolve_on_all
@@ -111,7 +95,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     return CommandResult(text if is_rank0 else "", outcome.status)
 
 
-def _request(options: argparse.Namespace) -> TrainRequest:
+def _request(options: Train) -> TrainRequest:
     from dstransformer.training.setup import TrainRequest
 
     return TrainRequest(
@@ -137,10 +121,10 @@ def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:
     return tags
 
 
-def _find_batch(options: argparse.Namespace, request: TrainRequest) -> str:
-    for option, given in (("--dry-run", options.dry_run), (f"--resume {options.resume}", options.resume is not None)):
+def _find_batch(options: Train, request: TrainRequest) -> str:
+    for name, given in (("--dry-run", options.dry_run), (f"--resume {options.resume}", options.resume is not None)):
         if given:
-            raise UserError(f"--find-batch finds the batch of a new run, and trains nothing: leave out {option}")
+            raise UserError(f"--find-batch finds the batch of a new run, and trains nothing: leave out {name}")
     from dstransformer.training.setup import resolve_on_all
 
     request = replace(request, overrides=[*request.overrides, "batch.micro_batches=auto"], resume="never")
