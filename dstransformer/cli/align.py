@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, file, folder
-from dstransformer.cli.score import add_scoring
+from dstransformer.cli.options import Command, CommandResult, File
+from dstransformer.cli.score import Pairs
 from dstransformer.errors import UserError, counted
-from dstransformer.io.command import Commands, exit_on_sigterm
+from dstransformer.io.command import exit_on_sigterm
+from dstransformer.io.flags import option
 
 if TYPE_CHECKING:
     from dstransformer.decoding.aligner import Aligner
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst align``."""
-    parser = commands.add_parser(
-        "align",
-        help="word alignments of given translations, pair by pair",
-        examples=("dst align runs/en-de --src test.en --tgt test.de --output links.txt",),
+class Align(Pairs, Command, examples=("dst align runs/en-de --src test.en --tgt test.de --output links.txt",)):
+    """Word alignments of given translations, pair by pair."""
+
+    output: File | None = option(
+        "file for the links, such as 0-0 1-2, gzipped if it ends in .gz; - is stdout (stdout)", "FILE"
     )
-    parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
-    parser.add_argument("--src", required=True, type=file, metavar="FILE", help="source text, one sentence per line")
-    parser.add_argument("--tgt", required=True, type=file, metavar="FILE", help="its translation, line by line")
-    parser.add_argument(
-        "--output",
-        type=file,
-        metavar="FILE",
-        help="file for the links, such as 0-0 1-2, gzipped if it ends in .gz; - is stdout (stdout)",
-    )
-    parser.add_argument(
-        "--reference",
-        type=file,
-        metavar="FILE",
-        help="right links, line by line, such as 0-0 1p2 with p for possible ones: print the alignment error rate, "
+    reference: File | None = option(
+        "right links, line by line, such as 0-0 1p2 with p for possible ones: print the alignment error rate, "
         "precision and recall as JSON, and write links only to an --output",
+        "FILE",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
-    add_scoring(parser, "links")
-    parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Align.handler
+def run(options: Align) -> CommandResult:
     """Align the pairs of two files."""
     from dstransformer.evaluation.alignment import read_references, score_alignments
     from dstransformer.io.progress import reporting

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
-from dstransformer.cli.options import CommandResult, folder
-from dstransformer.io.command import Commands
+from dstransformer.cli.options import Command, CommandResult, Folder
+from dstransformer.io.flags import argument, option
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst checkpoints``."""
-    parser = commands.add_parser(
-        "checkpoints",
-        help="list the checkpoints of a run, and check that they are intact",
-        examples=("dst checkpoints runs/en-de --verify",),
-    )
-    parser.add_argument("run", metavar="RUN", type=folder, help="folder that dst train wrote")
-    parser.add_argument("--verify", action="store_true", help="compare every file with its hash")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(handler=run)
+class Checkpoints(Command, examples=("dst checkpoints runs/en-de --verify",)):
+    """List the checkpoints of a run, and check that they are intact."""
+
+    run: Folder = argument("RUN", "folder that dst train wrote")
+    verify: bool = option("compare every file with its hash")
+    json: bool = option("print JSON")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Checkpoints.handler
+def run(options: Checkpoints) -> CommandResult:
     """List checkpoints; the exit status is 1 if one of them is damaged."""
     from dstransformer.training.checkpoints.listing import describe_checkpoints, list_checkpoints
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Literal
 
-from dstransformer.cli.options import CommandResult
-from dstransformer.io.command import Commands
-
-
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst completion``."""
-    parser = commands.add_parser(
-        "completion",
-        help="print a script that completes dst in a shell",
-        epilog='In ~/.bashrc or ~/.zshrc, the latter after compinit: eval "$(dst completion bash)", or zsh.',
-        examples=("dst completion bash",),
-    )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
-    parser.set_defaults(handler=run)
+from dstransformer.cli.options import Command, CommandResult
+from dstransformer.io.flags import argument
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+class Completion(
+    Command,
+    epilog='In ~/.bashrc or ~/.zshrc, the latter after compinit: eval "$(dst completion bash)", or zsh.',
+    examples=("dst completion bash",),
+):
+    """Print a script that completes dst in a shell."""
+
+    shell: Literal["bash", "zsh", "fish"] = argument(None, "the shell")
+
+
+@Completion.handler
+def run(options: Completion) -> CommandResult:
     """Print the script."""
     from dstransformer.cli.program import build_parser
     from dstransformer.config import AUTO_PRECISION, fragment_names, preset_names

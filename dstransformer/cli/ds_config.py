@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, add_experiment
+from dstransformer.cli.options import PRESET_HELP, Command, CommandResult, Overrides
 from dstransformer.errors import UserError
-from dstransformer.io.command import Commands
+from dstransformer.io.flags import argument, option
 from dstransformer.io.progress import note, say
 
 if TYPE_CHECKING:
     from dstransformer.config import Config
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst ds-config``."""
-    parser = commands.add_parser(
-        "ds-config",
-        help="print the DeepSpeed JSON of an experiment, or convert one",
-        examples=("dst ds-config base --world-size 8 --ds zero1 bf16", "dst ds-config --from deepspeed.json"),
+class DsConfig(
+    Overrides,
+    Command,
+    examples=("dst ds-config base --world-size 8 --ds zero1 bf16", "dst ds-config --from deepspeed.json"),
+):
+    """Print the DeepSpeed JSON of an experiment, or convert one."""
+
+    preset: str | None = argument("PRESET", PRESET_HELP, default=None)
+    world_size: int = option("number of processes (1)", default=1)
+    source: str | None = option(
+        "convert a DeepSpeed JSON of another program: prints what --ds can use of it, and on standard error what --set "
+        "says of the rest and what is left out",
+        "FILE",
+        flag="--from",
     )
-    add_experiment(parser, required=False)
-    parser.add_argument("--world-size", type=int, default=1, help="number of processes (1)")
-    parser.add_argument(
-        "--from",
-        dest="source",
-        metavar="FILE",
-        help="convert a DeepSpeed JSON of another program: prints what --ds can use of it, and on standard error what "
-        "--set says of the rest and what is left out",
-    )
-    parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@DsConfig.handler
+def run(options: DsConfig) -> CommandResult:
     """Compose or convert the DeepSpeed JSON."""
     from dstransformer.config import AUTO_PRECISION, compose, fragment_names, load_config
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dstransformer.cli.evaluate_options import INTERVAL, TASKS, add_options, check_options
-from dstransformer.cli.options import CommandResult, add_decoding, add_target, load_translator
+from dstransformer.cli.evaluate_options import INTERVAL, TASKS, Evaluate, check_options
+from dstransformer.cli.options import CommandResult, load_translator
 from dstransformer.errors import DataError, UserError, counted
-from dstransformer.io.command import Commands, exit_on_sigterm, print_text
+from dstransformer.io.command import exit_on_sigterm, print_text
 from dstransformer.io.progress import note
 
 if TYPE_CHECKING:
@@ -30,23 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst evaluate``."""
-    parser = commands.add_parser(
-        "evaluate",
-        help="translate test sets and score them with sacrebleu, or parse one and score its brackets",
-        examples=(
-            "dst evaluate runs/en-de --test-set wmt14",
-            "dst evaluate runs/en-de --src test.en --ref test.de",
-        ),
-    )
-    add_decoding(parser, required=False)
-    add_target(parser)
-    add_options(parser)
-    parser.set_defaults(handler=run)
-
-
-def run(options: argparse.Namespace) -> CommandResult:
+@Evaluate.handler
+def run(options: Evaluate) -> CommandResult:
     """Evaluate bundles and outputs of other systems on test sets, follow a run, or do what another task asks for."""
     check_options(options)
     exit_on_sigterm()
@@ -56,7 +41,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     return _evaluate(options) if options.follow is None else _follow(options)
 
 
-def _evaluate(options: argparse.Namespace) -> CommandResult:
+def _evaluate(options: Evaluate) -> CommandResult:
     bundles = _open_translators(options.bundle)
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
@@ -108,7 +93,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     return _report(options, results, comparisons)
 
 
-def _check_learned(options: argparse.Namespace) -> None:
+def _check_learned(options: Evaluate) -> None:
     """Check that the models of learned metrics are there, before something takes minutes."""
     from dstransformer.evaluation.learned import find_model
 
@@ -116,7 +101,7 @@ def _check_learned(options: argparse.Namespace) -> None:
         find_model(option, path)
 
 
-def _open_learned(options: argparse.Namespace, held: contextlib.ExitStack) -> list[LearnedMetric]:
+def _open_learned(options: Evaluate, held: contextlib.ExitStack) -> list[LearnedMetric]:
     """The learned metrics, each in a process that ends with ``held``.
 
     Raises:
@@ -133,7 +118,7 @@ def _open_learned(options: argparse.Namespace, held: contextlib.ExitStack) -> li
     return opened
 
 
-def _learned(options: argparse.Namespace) -> list[tuple[str, str]]:
+def _learned(options: Evaluate) -> list[tuple[str, str]]:
     """The options of learned metrics that are given, each with its path."""
     metricx = [options.metricx] if options.metricx else []
     return [("comet", path) for path in options.comet or []] + [("metricx", path) for path in metricx]
@@ -149,15 +134,15 @@ def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
     return bundles
 
 
-def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argparse.Namespace:
+def _with_target(options: Evaluate, bundles: Sequence[Bundle]) -> Evaluate:
     """The options, with the target language of ``--langpair`` as that of models of several directions."""
     target = _stated_target(options, bundles)
     if target is None or options.to is not None or not any(bundle.directions for bundle in bundles):
         return options
-    return argparse.Namespace(**{**vars(options), "to": target})
+    return replace(options, to=target)
 
 
-def _stated_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> str | None:
+def _stated_target(options: Evaluate, bundles: Sequence[Bundle]) -> str | None:
     """The target language of ``--langpair``; None without it.
 
     Raises:
@@ -171,7 +156,7 @@ def _stated_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> st
     return divide_codes(options.langpair, [code for both in sides for code in both if code])[1]
 
 
-def _tokenizer(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> str:
+def _tokenizer(options: Evaluate, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> str:
     """The tokenizer of BLEU, one for all systems: scores of different tokenizers are not compared."""
     from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer, tokenizer_note
     from dstransformer.io.languages import language
@@ -216,7 +201,7 @@ def _target_codes(bundle: Bundle, to: str | None, test_sets: Sequence[TestSet]) 
     return list(found)
 
 
-def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
+def _named_sets(options: Evaluate, bundles: Sequence[Bundle]) -> list[TestSet]:
     """The test sets of ``--test-set``."""
     from dstransformer.evaluation.published_sets import is_published, published_test_set
     from dstransformer.evaluation.testset import cached_test_set
@@ -235,7 +220,7 @@ def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[
     ]
 
 
-def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) -> None:
+def _check_systems(options: Evaluate, test_sets: Sequence[TestSet]) -> None:
     """Check that each test set has the files of all systems, and that no system is given twice.
 
     Raises:
@@ -260,7 +245,7 @@ def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) ->
 
 
 def _compare(
-    options: argparse.Namespace,
+    options: Evaluate,
     results: Sequence[SystemResult],
     test_sets: Sequence[TestSet],
     tokenize: str,
@@ -272,17 +257,17 @@ def _compare(
 
     if options.significance is None:
         return []
-    drawn = {"samples": options.resamples, "seed": _seed(options)}
+    kind, samples, seed = options.significance, options.resamples, _seed(options)
     found = []
     for test_set in test_sets:
         systems = [(one.system, one.evaluation.translations) for one in results if one.test_set is test_set]
         asian = is_asian(tokenize, language, test_set.references)
-        tested = compare(systems, test_set.references, options.significance, tokenize=tokenize, asian=asian, **drawn)
+        tested = compare(systems, test_set.references, kind, tokenize=tokenize, asian=asian, samples=samples, seed=seed)
         found.append((test_set.name, tested))
     return found
 
 
-def _seed(options: argparse.Namespace) -> int:
+def _seed(options: Evaluate) -> int:
     from dstransformer.evaluation.significance import DEFAULT_SEED
 
     seed: int = DEFAULT_SEED if options.seed is None else options.seed
@@ -309,7 +294,7 @@ def _track(results: Sequence[tuple[Path, SystemResult]]) -> list[str]:
 
 
 def _report(
-    options: argparse.Namespace, results: Sequence[SystemResult], comparisons: Sequence[tuple[str, Comparison]]
+    options: Evaluate, results: Sequence[SystemResult], comparisons: Sequence[tuple[str, Comparison]]
 ) -> CommandResult:
     from dstransformer.evaluation.systems import FORMAT_VERSION, format_result, format_table
 
@@ -323,7 +308,7 @@ def _report(
     return CommandResult(json.dumps(record, indent=2))
 
 
-def _follow(options: argparse.Namespace) -> CommandResult:
+def _follow(options: Evaluate) -> CommandResult:
     """Evaluate each new checkpoint of a run until it has finished; see :func:`follow`."""
     from dstransformer.evaluation.following import Results, follow
     from dstransformer.evaluation.systems import format_line
@@ -338,7 +323,8 @@ def _follow(options: argparse.Namespace) -> CommandResult:
     )
 
     _check_learned(options)
-    run: Path = options.follow
+    run = options.follow
+    assert run is not None
     options.device = options.device or "cpu"  # the training uses the GPU
     test_sets = read_test_sets(options.src or [], options.ref or [])
     checkpoints = partial(follow, run, lambda: is_finished(run), interval=options.interval or INTERVAL, say=_note)
@@ -372,7 +358,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
     return CommandResult()
 
 
-def _load_followed(options: argparse.Namespace, bundle: Bundle) -> tuple[Bundle, Translator]:
+def _load_followed(options: Evaluate, bundle: Bundle) -> tuple[Bundle, Translator]:
     """A checkpoint with its translator, whose weights are in memory: the run may delete their file."""
     translator = load_translator(options, bundle)
     for parameter in translator.model.parameters():
@@ -407,7 +393,7 @@ def _note(line: str) -> None:
     note(f"dst: {line}")
 
 
-def _warn_of_languages(options: argparse.Namespace, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> None:
+def _warn_of_languages(options: Evaluate, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> None:
     """Warn of sides that may be swapped, or in other languages than those of the first model or of ``--langpair``."""
     from dstransformer.io.compression import without_ending
     from dstransformer.io.glance import Sample, judge_languages
@@ -434,7 +420,7 @@ def _warn_of_languages(options: argparse.Namespace, bundles: Sequence[Bundle], t
 
 
 @contextlib.contextmanager
-def writing_output(options: argparse.Namespace, inputs: Iterable[str]) -> Iterator[Callable[[str], None] | None]:
+def writing_output(options: Evaluate, inputs: Iterable[str]) -> Iterator[Callable[[str], None] | None]:
     """Open ``--output`` and yield a function that writes an output to it; None without that option.
 
     Args:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Literal
 
-from dstransformer.cli.options import ADDITIONS, file, folder, tokenizer
+from dstransformer.cli.options import (
+    ADDITIONS,
+    BUNDLE_HELP,
+    Command,
+    File,
+    Folder,
+    Search,
+    Target,
+    Tokenizer,
+    bundle_folder,
+)
 from dstransformer.errors import UserError
-from dstransformer.io.command import CommandParser
+from dstransformer.io.flags import argument, option
 
 #: Seconds between two checks of ``--follow`` for a new checkpoint.
 INTERVAL = 15.0
@@ -17,116 +30,72 @@ MAX_INTERVAL = 86_400.0
 
 _ADDED = import_module(ADDITIONS["evaluate"])
 
-#: The modules of tasks besides translation, by the task: ``add_options``, ``OPTIONS``, ``check_options`` and ``run``.
+#: The modules of tasks besides translation, by the task: ``TaskOptions``, ``OPTIONS``, ``check_options`` and ``run``.
 TASKS = {_ADDED.TASK: _ADDED}
 
 #: Options of the search, which do not apply to files of outputs.
-_SEARCH = (
-    "beam",
-    "length_penalty",
-    "max_input_tokens",
-    "long",
-    "min_tokens",
-    "max_extra_tokens",
-    "batch_tokens",
-    "prune",
-    "device",
-    "precision",
-    "to",
-)
+_SEARCH = (*(each.name for each in fields(Search)), "to")
 
 
-def add_options(parser: CommandParser) -> None:
-    """Add the options of the command, except those of the search."""
-    parser.add_argument(
-        "--task", choices=("translation", *TASKS), default="translation", help="what is scored (translation)"
+class Evaluate(
+    _ADDED.TaskOptions,  # type: ignore[misc,name-defined]
+    Target,
+    Search,
+    Command,
+    examples=("dst evaluate runs/en-de --test-set wmt14", "dst evaluate runs/en-de --src test.en --ref test.de"),
+):
+    """Translate test sets and score them with sacrebleu, or parse one and score its brackets."""
+
+    bundle: Sequence[Annotated[Path, bundle_folder]] = argument("BUNDLE", BUNDLE_HELP, default=())
+    task: str = option("what is scored (translation)", choices=("translation", *TASKS), default="translation")
+    src: Sequence[File] = option(
+        "source text; once for each test set, with its --ref", "FILE", action="append", default=()
     )
-    _add_texts(parser)
-    _add_following(parser)
-    for task in TASKS.values():
-        task.add_options(parser)
-    parser.add_argument("--output", type=file, metavar="FILE", help="file for the outputs, gzipped if it ends in .gz")
-    parser.add_argument("--json", action="store_true", help="print the scores as JSON")
-
-
-def _add_texts(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--src", type=file, action="append", metavar="FILE", help="source text; once for each test set, with its --ref"
+    ref: Sequence[File] = option(
+        "reference translations, line by line; may be repeated", "FILE", action="append", default=()
     )
-    parser.add_argument(
-        "--ref",
-        type=file,
+    test_set: str | None = option(
+        "test sets by name: sacrebleu's, if in its cache (wmt14,wmt13), or from a folder in the layout in which they "
+        "are published (flores200:DIR, flores200/dev:DIR, ntrex:DIR, wmt24pp:DIR, bouquet:DIR)",
+        "NAME,…",
+    )
+    langpair: str | None = option("languages of the test sets, such as en-de (those of the first BUNDLE)", "SRC-TGT")
+    tokenize: Tokenizer | None = option(
+        "sacrebleu's tokenizer for BLEU (auto: by the target language: zh, ja-mecab, ko-mecab, flores200, 13a)", "NAME"
+    )
+    systems: Sequence[Sequence[File]] = option(
+        "translations of other systems to score beside BUNDLE or instead; once for each test set, in their order",
+        "FILE",
         action="append",
-        metavar="FILE",
-        help="reference translations, line by line; may be repeated",
+        default=(),
     )
-    parser.add_argument(
-        "--test-set",
-        metavar="NAME,…",
-        help="test sets by name: sacrebleu's, if in its cache (wmt14,wmt13), or from a folder in the layout in "
-        "which they are published (flores200:DIR, flores200/dev:DIR, ntrex:DIR, wmt24pp:DIR, bouquet:DIR)",
+    significance: Literal["bootstrap", "randomisation"] | None = option(
+        "test every system against the first: paired bootstrap resampling or approximate randomisation"
     )
-    parser.add_argument(
-        "--langpair",
-        metavar="SRC-TGT",
-        help="languages of the test sets, such as en-de (those of the first BUNDLE)",
-    )
-    parser.add_argument(
-        "--tokenize",
-        type=tokenizer,
-        metavar="NAME",
-        help="sacrebleu's tokenizer for BLEU (auto: by the target language: zh, ja-mecab, ko-mecab, flores200, 13a)",
-    )
-    parser.add_argument(
-        "--systems",
-        type=file,
-        nargs="+",
+    resamples: int | None = option("samples of that test (1000 for bootstrap, 10000 for randomisation)", "N")
+    seed: int | None = option("seed of that test (12345, as in sacrebleu)", "N")
+    comet: Sequence[File] = option(
+        "also COMET or COMETKiwi, by a downloaded model; may be repeated, see --metric-python",
+        "PATH",
         action="append",
-        metavar="FILE",
-        help="translations of other systems to score beside BUNDLE or instead; once for each test set, in their order",
+        default=(),
     )
-    parser.add_argument(
-        "--significance",
-        choices=("bootstrap", "randomisation"),
-        help="test every system against the first: paired bootstrap resampling or approximate randomisation",
+    metricx: File | None = option("also MetricX-24, by a downloaded model with the tokenizer of mT5", "DIR")
+    metric_python: File | None = option(
+        "the Python of an environment with the package of these metrics: unbabel-comet, which cannot be installed in "
+        "this one, or transformers",
+        "PYTHON",
     )
-    parser.add_argument(
-        "--resamples", type=int, metavar="N", help="samples of that test (1000 for bootstrap, 10000 for randomisation)"
+    track: bool = option("put the scores into the MLflow run in which BUNDLE was trained")
+    follow: Folder | None = option(
+        "evaluate every new checkpoint of RUN until it has finished, on --src and --ref or on its validation set; on a "
+        "CPU unless --device says otherwise",
+        "RUN",
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of that test (12345, as in sacrebleu)")
-    parser.add_argument(
-        "--comet",
-        type=file,
-        action="append",
-        metavar="PATH",
-        help="also COMET or COMETKiwi, by a downloaded model; may be repeated, see --metric-python",
-    )
-    parser.add_argument(
-        "--metricx", type=file, metavar="DIR", help="also MetricX-24, by a downloaded model with the tokenizer of mT5"
-    )
-    parser.add_argument(
-        "--metric-python",
-        type=file,
-        metavar="PYTHON",
-        help="the Python of an environment with the package of these metrics: unbabel-comet, which cannot be installed "
-        "in this one, or transformers",
-    )
-    parser.add_argument(
-        "--track", action="store_true", help="put the scores into the MLflow run in which BUNDLE was trained"
-    )
-
-
-def _add_following(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--follow",
-        type=folder,
-        metavar="RUN",
-        help="evaluate every new checkpoint of RUN until it has finished, on --src and --ref or on its validation set; "
-        "on a CPU unless --device says otherwise",
-    )
-    parser.add_argument(
-        "--interval", type=float, metavar="S", help=f"--follow: seconds between two checks ({INTERVAL:g})"
-    )
+    interval: float | None = option(f"--follow: seconds between two checks ({INTERVAL:g})", "S")
+    output: File | None = option("file for the outputs, gzipped if it ends in .gz", "FILE")
+    overwrite: bool = option("replace an existing --output")
+    json: bool = option("print the scores as JSON")
 
 
 _TEXTS = {"src", "ref", "test_set", "langpair", "systems", "significance", "resamples", "seed", "track"}
@@ -137,7 +106,7 @@ _TAKEN = {
 }
 
 
-def check_options(options: argparse.Namespace) -> None:
+def check_options(options: Evaluate) -> None:
     """Check that the options fit the task and each other.
 
     Raises:
@@ -151,7 +120,7 @@ def check_options(options: argparse.Namespace) -> None:
     (TASKS[options.task].check_options if options.task in TASKS else _check_translation)(options, given)
 
 
-def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
+def _check_translation(options: Evaluate, given: set[str]) -> None:
     following = "follow" in given
     missing = [] if following or given & {"bundle", "systems"} else ["BUNDLE or --systems"]
     if not following and not given & {"src", "ref", "test_set"}:
@@ -166,10 +135,10 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
     if several := sorted(map(option_of, given & apart)):
         raise UserError(f"--follow and {several[0]} do not go together: leave one out")
     systems = len(options.bundle or []) + len((options.systems or [[]])[0])
-    if "interval" in given and not (following and 0 < options.interval <= MAX_INTERVAL):
+    interval = options.interval
+    if interval is not None and not (following and 0 < interval <= MAX_INTERVAL):
         raise UserError(
-            f"--interval is for --follow, in seconds, more than 0 and at most {MAX_INTERVAL:,.0f}, not "
-            f"{options.interval:g}"
+            f"--interval is for --follow, in seconds, more than 0 and at most {MAX_INTERVAL:,.0f}, not {interval:g}"
         )
     if not following and "bundle" not in given and (useless := search_options(options)):
         raise UserError(f"{option_of(useless[0])} is for a BUNDLE: files of translations are only scored")
@@ -184,7 +153,7 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
         raise UserError("--output is for the translations of one BUNDLE on one test set")
 
 
-def _check_learned(options: argparse.Namespace, given: set[str]) -> None:
+def _check_learned(options: Evaluate, given: set[str]) -> None:
     learned = given & {"comet", "metricx"}
     if "metric_python" in given and not learned:
         raise UserError("--metric-python is for --comet and --metricx")
@@ -192,7 +161,7 @@ def _check_learned(options: argparse.Namespace, given: set[str]) -> None:
         raise UserError("--comet and --metricx read whole words: join the pieces, and leave out --tokenize bpe")
 
 
-def search_options(options: argparse.Namespace) -> list[str]:
+def search_options(options: Evaluate) -> list[str]:
     """The names of the options of the search that are given."""
     return [name for name in _SEARCH if getattr(options, name) is not None]
 

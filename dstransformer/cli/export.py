@@ -2,124 +2,92 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from dstransformer.cli.options import CommandResult, folder
+from dstransformer.cli.options import Command, CommandResult, Folder
 from dstransformer.errors import UserError, shell_word
-from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
+from dstransformer.io.command import exit_on_sigterm
+from dstransformer.io.flags import Options, argument, option
 
 if TYPE_CHECKING:
     from dstransformer.exchange.shortlist import ShortlistOptions
     from dstransformer.model import Bundle
 
-#: What ``--quantization`` takes: CTranslate2's names.
-QUANTIZATIONS = (
-    "float32",
-    "float16",
-    "bfloat16",
-    "int16",
-    "int8",
-    "int8_float32",
-    "int8_float16",
-    "int8_bfloat16",
-)
+#: CTranslate2's names of types.
+Quantization = Literal[
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]  # fmt: skip
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst export``."""
-    parser = commands.add_parser(
-        "export", help="write a bundle for Hugging Face, CTranslate2, Marian or Argos Translate"
+class _Export(Command):
+    """What every format has."""
+
+    bundle: Folder = argument("BUNDLE", "folder of a bundle, a checkpoint or a run")
+
+
+class _FolderExport(_Export):
+    """What formats of several files have."""
+
+    out: Folder = argument("OUT", "folder to write")
+    overwrite: bool = option("replace an earlier export")
+    sign: Folder | None = option("sign the export with a private key (needs dstransformer[sign])", "KEY")
+
+
+class _Shortlist(Options):
+    """The pieces to which translations are limited."""
+
+    shortlist: Folder | None = option(
+        "limit translations to pieces that a corpus of dst-prep has for those of the source", "CORPUS"
     )
-    formats = parser.add_commands("FORMAT")
-    hf = formats.add_parser(
-        "hf",
-        help="a folder for transformers: MarianMTModel and a fast tokenizer",
-        examples=("dst export hf runs/en-de exports/hf",),
+    shortlist_best: int | None = option("with --shortlist: likely target pieces of a source piece (100)", "K")
+    shortlist_frequent: int | None = option("with --shortlist: frequent pieces for any source (100)", "N")
+
+
+class Hf(_FolderExport, examples=("dst export hf runs/en-de exports/hf",)):
+    """A folder for transformers: MarianMTModel and a fast tokenizer."""
+
+
+class Ct2(_Shortlist, _FolderExport, examples=("dst export ct2 runs/en-de exports/ct2 --quantization int8",)):
+    """A folder for CTranslate2 (needs dstransformer[ct2])."""
+
+    quantization: Quantization = option("type of the stored weights (float32)", default="float32")
+    reduce_range: bool = option(
+        "weights of 7 bits in an int8 type: exact on processors without instructions for 8 (VNNI)"
     )
-    _add_places(hf)
-    hf.set_defaults(handler=run_hf)
-    ct2 = formats.add_parser(
-        "ct2",
-        help="a folder for CTranslate2 (needs dstransformer[ct2])",
-        examples=("dst export ct2 runs/en-de exports/ct2 --quantization int8",),
-    )
-    _add_places(ct2)
-    _add_quantization(ct2, "float32")
-    ct2.add_argument(
-        "--reduce-range",
-        action="store_true",
-        help="weights of 7 bits in an int8 type: exact on processors without instructions for 8 (VNNI)",
-    )
-    ct2.add_argument(
-        "--positions",
-        type=int,
-        metavar="N",
-        help="tokens of the longest sentence, on either side, with its end (2048, or the bundle's limits if they are "
+    positions: int | None = option(
+        "tokens of the longest sentence, on either side, with its end (2048, or the bundle's limits if they are "
         "higher); fewer take less space",
-    )
-    _add_shortlist(ct2)
-    ct2.set_defaults(handler=run_ct2)
-    marian = formats.add_parser(
-        "marian",
-        help="a folder for Marian: model.npz and its vocabulary",
-        examples=("dst export marian runs/en-de exports/marian",),
-    )
-    _add_places(marian)
-    _add_shortlist(marian)
-    marian.set_defaults(handler=run_marian)
-    argos = formats.add_parser(
-        "argos",
-        help="a package for Argos Translate and LibreTranslate (needs dstransformer[argos])",
-        examples=("dst export argos runs/en-de exports/en-de.argosmodel",),
-    )
-    argos.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
-    argos.add_argument("out", metavar="OUT", type=folder, help="file to write, NAME.argosmodel")
-    argos.add_argument("--overwrite", action="store_true", help="replace an earlier package")
-    _add_quantization(argos, "int8")
-    argos.add_argument(
-        "--sentences",
-        type=folder,
-        metavar="FILE",
-        help="MiniSBD's model of the source language (.onnx), to go into the package; without it Argos Translate "
-        "downloads one",
-    )
-    argos.set_defaults(handler=run_argos)
-
-
-def _add_places(parser: CommandParser) -> None:
-    parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
-    parser.add_argument("out", metavar="OUT", type=folder, help="folder to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
-    parser.add_argument(
-        "--sign", type=folder, metavar="KEY", help="sign the export with a private key (needs dstransformer[sign])"
+        "N",
     )
 
 
-def _add_quantization(parser: CommandParser, default: str) -> None:
-    parser.add_argument(
-        "--quantization", choices=QUANTIZATIONS, default=default, help=f"type of the stored weights ({default})"
+class Marian(_Shortlist, _FolderExport, examples=("dst export marian runs/en-de exports/marian",)):
+    """A folder for Marian: model.npz and its vocabulary."""
+
+
+class Argos(_Export, examples=("dst export argos runs/en-de exports/en-de.argosmodel",)):
+    """A package for Argos Translate and LibreTranslate (needs dstransformer[argos])."""
+
+    out: Folder = argument("OUT", "file to write, NAME.argosmodel")
+    overwrite: bool = option("replace an earlier package")
+    quantization: Quantization = option("type of the stored weights (int8)", default="int8")
+    sentences: Folder | None = option(
+        "MiniSBD's model of the source language (.onnx), to go into the package; without it Argos Translate downloads "
+        "one",
+        "FILE",
     )
 
 
-def _add_shortlist(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--shortlist",
-        type=folder,
-        metavar="CORPUS",
-        help="limit translations to pieces that a corpus of dst-prep has for those of the source",
-    )
-    parser.add_argument(
-        "--shortlist-best", type=int, metavar="K", help="with --shortlist: likely target pieces of a source piece (100)"
-    )
-    parser.add_argument(
-        "--shortlist-frequent", type=int, metavar="N", help="with --shortlist: frequent pieces for any source (100)"
-    )
+class Export(Command):
+    """Write a bundle for Hugging Face, CTranslate2, Marian or Argos Translate."""
+
+    metavar = "FORMAT"
+    commands = (Hf, Ct2, Marian, Argos)
 
 
-def _shortlist(options: argparse.Namespace) -> ShortlistOptions | None:
+def _shortlist(options: _Shortlist) -> ShortlistOptions | None:
     """The shortlist, if one is wanted.
 
     Raises:
@@ -138,7 +106,7 @@ def _shortlist(options: argparse.Namespace) -> ShortlistOptions | None:
     return ShortlistOptions(options.shortlist, **{name: value or DEFAULT_SIZE for name, value in sizes.items()})
 
 
-def _open(options: argparse.Namespace) -> Bundle:
+def _open(options: _Export) -> Bundle:
     """The bundle, refused if it is none before what exports it is imported, which takes seconds."""
     from dstransformer.model import open_bundle
 
@@ -146,7 +114,7 @@ def _open(options: argparse.Namespace) -> Bundle:
     return open_bundle(options.bundle)
 
 
-def _finish(options: argparse.Namespace) -> Callable[[Path], None] | None:
+def _finish(options: _FolderExport) -> Callable[[Path], None] | None:
     """What signs the export, if that is wanted."""
     if options.sign is None:
         return None
@@ -155,7 +123,8 @@ def _finish(options: argparse.Namespace) -> Callable[[Path], None] | None:
     return Signer(options.sign).sign
 
 
-def run_hf(options: argparse.Namespace) -> CommandResult:
+@Hf.handler
+def run_hf(options: Hf) -> CommandResult:
     """Write a folder for Hugging Face transformers."""
     opened = _open(options)
     from dstransformer.exchange.hf_export import export_hf
@@ -167,7 +136,8 @@ def run_hf(options: argparse.Namespace) -> CommandResult:
     return CommandResult(f"{options.out}: a MarianMTModel with {with_it}; README.md is its model card")
 
 
-def run_marian(options: argparse.Namespace) -> CommandResult:
+@Marian.handler
+def run_marian(options: Marian) -> CommandResult:
     """Write a folder for Marian.
 
     Raises:
@@ -180,7 +150,8 @@ def run_marian(options: argparse.Namespace) -> CommandResult:
     return CommandResult(f"{options.out}: a model of Marian; decode with --config {shell_word(options.out / DECODER)}")
 
 
-def run_ct2(options: argparse.Namespace) -> CommandResult:
+@Ct2.handler
+def run_ct2(options: Ct2) -> CommandResult:
     """Write a folder for CTranslate2.
 
     Raises:
@@ -209,7 +180,8 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
     return CommandResult(f"{options.out}: a CTranslate2 model ({options.quantization}); translate with --engine ct2")
 
 
-def run_argos(options: argparse.Namespace) -> CommandResult:
+@Argos.handler
+def run_argos(options: Argos) -> CommandResult:
     """Write a package for Argos Translate."""
     opened = _open(options)
     from dstransformer.exchange.argos import export_argos

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from dstransformer.cli.options import CommandResult, folder
+from dstransformer.cli.options import Command, CommandResult, Folder
 from dstransformer.errors import UserError
-from dstransformer.io.command import Commands
+from dstransformer.io.flags import argument
 
 FILES = ("env.sh", "hostfile", "slurm.sbatch", "slurm-prep.sbatch", "kubernetes.yaml", "kubernetes-prep.yaml")
 
@@ -16,18 +15,14 @@ _PACKAGED = _HERE.with_name("launch")  # in a wheel
 _CHECKOUT = _HERE.parents[2] / "launch"  # in a checkout
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst launch-files``."""
-    parser = commands.add_parser(
-        "launch-files",
-        help="write the files for SLURM, Kubernetes and the deepspeed launcher, to edit them",
-        examples=("dst launch-files launch",),
-    )
-    parser.add_argument("folder", type=folder, metavar="DIR", help="folder to write them to; files there stay")
-    parser.set_defaults(handler=run)
+class LaunchFiles(Command, examples=("dst launch-files launch",)):
+    """Write the files for SLURM, Kubernetes and the deepspeed launcher, to edit them."""
+
+    folder: Folder = argument("DIR", "folder to write them to; files there stay")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@LaunchFiles.handler
+def run(options: LaunchFiles) -> CommandResult:
     """Write the files, none of which may exist."""
     from dstransformer.io.files import replace_file, storage_errors
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from dstransformer.errors import UserError, shown
-from dstransformer.io.command import CommandParser
+from dstransformer.io.command import Commands
+from dstransformer.io.flags import Options, argument, option
 from dstransformer.io.progress import note
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ ADDITIONS = {
 }
 
 
+#: What help says of an experiment's preset, and of a bundle.
+PRESET_HELP = "name of a preset (dst presets) or a YAML file; before --set and --ds"
+BUNDLE_HELP = "folder of a bundle, a checkpoint or a run, or its address (s3://…)"
+
+
 class CommandResult(NamedTuple):
     """The result of a command: text for stdout, and the exit status."""
 
@@ -36,7 +43,51 @@ class CommandResult(NamedTuple):
     status: int = 0
 
 
-Handler = Callable[[argparse.Namespace], CommandResult]
+class Command(Options):
+    """A command of ``dst``: its name is that of the class, its fields are its options, its docstring is its help.
+
+    A subclass is given its ``examples``; ``in_processes``, if all processes of a launcher run it; and what else its
+    :class:`~dstransformer.io.command.CommandParser` takes.
+
+    Attributes:
+        commands: Its own commands, one of which must be given.
+        metavar: What help calls one of them.
+        act: The function that :meth:`handler` decorates.
+    """
+
+    commands: ClassVar[Sequence[type[Command]]] = ()
+    metavar: ClassVar[str] = "COMMAND"
+    settings: ClassVar[Mapping[str, Any]] = {}
+    act: ClassVar[Callable[[Any], CommandResult]]
+    in_processes: ClassVar[bool] = False
+
+    def __init_subclass__(cls, *, examples: Sequence[str] = (), in_processes: bool = False, **settings: Any) -> None:
+        super().__init_subclass__()
+        cls.settings = {"examples": examples, **settings}
+        cls.in_processes = in_processes
+
+    @classmethod
+    def handler(cls, act: Callable[[Self], CommandResult]) -> Callable[[Self], CommandResult]:
+        """Decorate the function that carries out the command."""
+        cls.act = staticmethod(act)
+        return act
+
+    @classmethod
+    def add_parser(cls, commands: Commands) -> None:
+        """Add its parser."""
+        name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+        summary, _, details = inspect.cleandoc(cls.__doc__ or "").partition("\n\n")
+        words = summary.replace("\n", " ").removesuffix(".")
+        settings = {"description": details.replace("\n", " ")} if details else {}
+        parser = commands.add_parser(
+            name, help=words if words[1].isupper() else f"{words[0].lower()}{words[1:]}", **settings, **cls.settings
+        )
+        parser.set_defaults(command=cls)
+        cls.add_to(parser)
+        if cls.commands:
+            subcommands = parser.add_commands(cls.metavar)
+            for command in cls.commands:
+                command.add_parser(subcommands)
 
 
 def folder(name: str) -> Path:
@@ -121,102 +172,6 @@ def registered_name(name: str) -> str:
     return name
 
 
-def add_experiment(parser: CommandParser, *, required: bool = True) -> None:
-    """Add the options that define an experiment: preset, overrides, DeepSpeed fragments."""
-    parser.add_argument(
-        "preset",
-        metavar="PRESET",
-        nargs=None if required else "?",
-        help="name of a preset (dst presets) or a YAML file; before --set and --ds",
-    )
-    fragments = "one or more DeepSpeed fragments or JSON files, instead of the preset's"
-    add_overrides(parser, "override one or more values", fragments)
-
-
-def add_overrides(parser: CommandParser, values: str, fragments: str) -> None:
-    """Add ``--set`` and ``--ds``, with these texts."""
-    for flag, name, metavar, text in (("--set", "overrides", "a.b=c", values), ("--ds", "ds", "NAME", fragments)):
-        parser.add_argument(flag, dest=name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
-
-
-def add_decoding(parser: CommandParser, *, output: str | None = "--output", required: bool = True) -> None:
-    """Add the options of commands that translate with a bundle.
-
-    Args:
-        parser: The parser of the command.
-        output: The option that names what the command writes; None for a server, which has its own limit of inputs.
-        required: Whether a bundle must be named. If not, there may be several, and ``bundle`` is a list.
-    """
-    parser.add_argument(
-        "bundle",
-        metavar="BUNDLE",
-        type=bundle_folder,
-        nargs=None if required else "*",
-        help="folder of a bundle, a checkpoint or a run, or its address (s3://…)",
-    )
-    parser.add_argument("--beam", type=int, metavar="N", help="beam size, 1 to 1000 (the bundle's)")
-    parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="length penalty, 0 to 10 (the bundle's)")
-    if output is not None:
-        parser.add_argument(
-            "--max-input-tokens",
-            type=int,
-            metavar="N",
-            help="limit of an input, see --long; 0: none (the bundle's)",
-        )
-        parser.add_argument(
-            "--long",
-            choices=("cut", "split", "refuse"),
-            help="longer inputs: cut them, divide them at the ends of sentences, or translate nothing (the bundle's)",
-        )
-        parser.add_argument("--overwrite", action="store_true", help=f"replace an existing {output}")
-    parser.add_argument("--min-tokens", type=int, metavar="N", help="minimum tokens before the end (the bundle's)")
-    parser.add_argument(
-        "--max-extra-tokens",
-        type=int,
-        metavar="N",
-        help="maximum output length beyond the input length, without the ends (the bundle's)",
-    )
-    parser.add_argument(
-        "--batch-tokens",
-        type=int,
-        metavar="N",
-        help="source tokens per batch, on a GPU up to 8 times as many; reduced for beams wider than 8 (the bundle's)",
-    )
-    parser.add_argument(
-        "--prune",
-        type=float,
-        metavar="NATS",
-        help="drop hypotheses whose log-probability is this much below the best one's; 0: none (the bundle's)",
-    )
-    add_device(parser)
-
-
-def add_engine(parser: CommandParser) -> None:
-    """Add the options of commands whose engine may be CTranslate2."""
-    parser.add_argument(
-        "--engine",
-        choices=("torch", "ct2"),
-        default="torch",
-        help="ct2: CTranslate2, with its own search and scores; BUNDLE may then be what dst export ct2 wrote (torch)",
-    )
-    parser.add_argument(
-        "--no-shortlist", action="store_true", help="with --engine ct2: all pieces, also if the export has a shortlist"
-    )
-
-
-def uses_ct2(options: argparse.Namespace) -> bool:
-    """Whether the engine of :func:`add_engine` is CTranslate2; refuses an export, and an option, without it."""
-    from dstransformer.io.products import export_tool
-
-    if options.engine == "ct2":
-        return True
-    if export_tool(options.bundle) == "ct2":
-        raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
-    if options.no_shortlist:
-        raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
-    return False
-
-
 def tokenizer(name: str) -> str:
     """The type of ``--tokenize``: a value of ``validation.tokenize``.
 
@@ -230,56 +185,129 @@ def tokenizer(name: str) -> str:
     return name
 
 
-def add_target(parser: CommandParser) -> None:
-    """Add the option of commands that translate with models of several directions."""
-    parser.add_argument(
-        "--to",
-        type=utf8,
-        metavar="LANG",
-        help="target language, or tag, of a model of several directions; without it each sentence begins with its tag",
+#: A folder on this machine.
+Folder = Annotated[Path, folder]
+
+#: The name of a file; ``-`` is a standard stream.
+File = Annotated[str, file]
+
+#: The name of a registered model.
+RegisteredName = Annotated[str, registered_name]
+
+#: The name of a tokenizer of BLEU.
+Tokenizer = Annotated[str, tokenizer]
+
+#: Text in UTF-8.
+Text = Annotated[str, utf8]
+
+
+class Overrides(Options):
+    """What changes an experiment."""
+
+    overrides: Sequence[str] = option("override one or more values", "a.b=c", flag="--set", action="extend", default=())
+    ds: Sequence[str] = option(
+        "one or more DeepSpeed fragments or JSON files, instead of the preset's", "NAME", action="extend", default=()
     )
 
 
-def add_device(parser: CommandParser) -> None:
-    """Add the options of commands that compute with a bundle: device and precision."""
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
-    parser.add_argument(
-        "--precision", choices=("fp32", "bf16", "fp16"), help="precision of the weights (bf16 on a GPU, fp32 on a CPU)"
+class Experiment(Overrides):
+    """What defines an experiment."""
+
+    preset: str = argument("PRESET", PRESET_HELP)
+
+
+class Device(Options):
+    """Where to compute with a bundle."""
+
+    device: str | None = option("cpu, cuda, cuda:1 ... (a GPU if there is one)")
+    precision: Literal["fp32", "bf16", "fp16"] | None = option(
+        "precision of the weights (bf16 on a GPU, fp32 on a CPU)"
     )
 
 
-def add_lines(parser: CommandParser, outputs: str) -> None:
-    """Add the options of commands that read one sentence per line and write one line for each.
+class _Search(Options):
+    """How a bundle decodes."""
 
-    Args:
-        parser: The parser of the command.
-        outputs: What it writes, for the help.
-    """
-    parser.add_argument(
-        "file", type=file, nargs="?", metavar="FILE", help="text, compressed or not; - is stdin (stdin)"
+    beam: int | None = option("beam size, 1 to 1000 (the bundle's)", "N")
+    length_penalty: float | None = option("length penalty, 0 to 10 (the bundle's)", "ALPHA")
+    max_input_tokens: int | None = option("limit of an input, see --long; 0: none (the bundle's)", "N")
+    long: Literal["cut", "split", "refuse"] | None = option(
+        "longer inputs: cut them, divide them at the ends of sentences, or translate nothing (the bundle's)"
     )
-    parser.add_argument(
-        "--output",
-        type=file,
-        metavar="FILE",
-        help=f"file for the {outputs}, gzipped if it ends in .gz; - is stdout (stdout)",
+    min_tokens: int | None = option("minimum tokens before the end (the bundle's)", "N")
+    max_extra_tokens: int | None = option(
+        "maximum output length beyond the input length, without the ends (the bundle's)", "N"
     )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="keep finished parts in OUTPUT.parts: after an interruption the same command resumes (several processes "
-        "always do)",
+    batch_tokens: int | None = option(
+        "source tokens per batch, on a GPU up to 8 times as many; reduced for beams wider than 8 (the bundle's)", "N"
     )
+    prune: float | None = option(
+        "drop hypotheses whose log-probability is this much below the best one's; 0: none (the bundle's)", "NATS"
+    )
+
+
+class Search(Device, _Search):
+    """How and where a bundle decodes."""
+
+
+class OneBundle(Options):
+    """The bundle of commands that decode."""
+
+    bundle: Annotated[Path, bundle_folder] = argument("BUNDLE", BUNDLE_HELP)
+
+
+class Engine(Search, OneBundle):
+    """Which engine decodes."""
+
+    engine: Literal["torch", "ct2"] = option(
+        "ct2: CTranslate2, with its own search and scores; BUNDLE may then be what dst export ct2 wrote (torch)",
+        default="torch",
+    )
+    no_shortlist: bool = option("with --engine ct2: all pieces, also if the export has a shortlist")
+
+
+class Lines(Search, OneBundle):
+    """Commands that read one sentence per line and write one line for each."""
+
+    file: File | None = argument("FILE", "text, compressed or not; - is stdin (stdin)", default=None)
+    output: File | None = option("file for the translations, gzipped if it ends in .gz; - is stdout (stdout)", "FILE")
+    overwrite: bool = option("replace an existing --output")
+    resume: bool = option(
+        "keep finished parts in OUTPUT.parts: after an interruption the same command resumes (several processes always "
+        "do)"
+    )
+
+
+class Target(Options):
+    """The direction of models of several directions."""
+
+    to: Text | None = option(
+        "target language, or tag, of a model of several directions; without it each sentence begins with its tag",
+        "LANG",
+    )
+
+
+def uses_ct2(options: Engine) -> bool:
+    """Whether the engine of :class:`Engine` is CTranslate2; refuses an export, and an option, without it."""
+    from dstransformer.io.products import export_tool
+
+    if options.engine == "ct2":
+        return True
+    if export_tool(options.bundle) == "ct2":
+        raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
+    if options.no_shortlist:
+        raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
+    return False
 
 
 def decode_lines(
-    options: argparse.Namespace,
+    options: Lines,
     load: Callable[[], TextDecoder],
     request: Request | None = None,
     extra: Mapping[str, Any] | None = None,
     alignments: str | None = None,
 ) -> CommandResult:
-    """Translate the lines of the files of :func:`add_lines`. Several processes share the lines.
+    """Translate the lines of the files of :class:`Lines`. Several processes share the lines.
 
     Args:
         options: The options.
@@ -308,6 +336,8 @@ def decode_lines(
     unit = "sentences" if request is not None and request.split else "lines"
     with reporting(unit, bar=bar and processes.rank == 0) as progress:
         if in_parts:
+            assert options.file is not None
+            assert options.output is not None
             shown = progress if processes.rank == 0 else None
             translate_in_parts(
                 options.file,
@@ -334,7 +364,7 @@ def decode_lines(
     return CommandResult()
 
 
-def _check_order(options: argparse.Namespace) -> None:
+def _check_order(options: Lines) -> None:
     if options.file and options.bundle.is_file() and Path(options.file).is_dir():
         raise UserError(
             f"the bundle {options.bundle} is a file and the text {options.file} a folder: are they swapped? "
@@ -342,7 +372,7 @@ def _check_order(options: argparse.Namespace) -> None:
         )
 
 
-def _check_parts(options: argparse.Namespace, processes: Processes, alignments: str | None) -> None:
+def _check_parts(options: Lines, processes: Processes, alignments: str | None) -> None:
     """Check that lines can be translated in parts."""
     from dstransformer.io.text import is_stdout
 
@@ -353,7 +383,7 @@ def _check_parts(options: argparse.Namespace, processes: Processes, alignments: 
         raise UserError("--alignments is for one process without --resume: use `dst align` afterwards")
 
 
-def _assign_device(options: argparse.Namespace, processes: Processes) -> None:
+def _assign_device(options: Device, processes: Processes) -> None:
     """Choose the GPU of this process if none was named, and its share of the cores."""
     import torch
 
@@ -362,17 +392,17 @@ def _assign_device(options: argparse.Namespace, processes: Processes) -> None:
     torch.set_num_threads(own_threads())
 
 
-def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Translator:
-    """Load a translator with the options of :func:`add_decoding`."""
+def load_translator(options: Search, bundle: Path | Bundle) -> Translator:
+    """Load a translator with the options of :class:`Search`."""
     from dstransformer import decoding
 
     return load_decoder(options, bundle, lambda: decoding.Translator)
 
 
 def load_decoder(
-    options: argparse.Namespace, bundle: Path | Bundle, kind: Callable[[], type[Decoder]], *, keep_nan: bool = False
+    options: Search, bundle: Path | Bundle, kind: Callable[[], type[Decoder]], *, keep_nan: bool = False
 ) -> Decoder:
-    """Load what decodes with a bundle, with the options of :func:`add_decoding`.
+    """Load what decodes with a bundle, with the options of :class:`Search`.
 
     ``kind`` imports its class; see :func:`dstransformer.decoding.commands.load_translator`.
     """
@@ -390,7 +420,7 @@ def load_decoder(
     )
 
 
-def load_ct2(options: argparse.Namespace, source: Path | Bundle | Export) -> Translator:
+def load_ct2(options: Engine, source: Path | Bundle | Export) -> Translator:
     """Load a translator that searches with CTranslate2; see :func:`dstransformer.exchange.ct2_engine.open_ct2`."""
     from dstransformer.exchange.ct2_engine import open_ct2
 
@@ -405,8 +435,8 @@ def load_ct2(options: argparse.Namespace, source: Path | Bundle | Export) -> Tra
     )
 
 
-def search_settings(options: argparse.Namespace) -> dict[str, float | str | None]:
-    """The settings of the search that :func:`add_decoding` has options for; None keeps the bundle's."""
+def search_settings(options: Search) -> dict[str, float | str | None]:
+    """The settings of the search that :class:`Search` has options for; None keeps the bundle's."""
     from dstransformer.decoding.commands import OPTIONS
 
     return {name: getattr(options, option[2:].replace("-", "_")) for name, option in OPTIONS.items()}

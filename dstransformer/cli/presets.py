@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-
-from dstransformer.cli.options import CommandResult
-from dstransformer.io.command import Commands
+from dstransformer.cli.options import Command, CommandResult
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst presets``."""
-    parser = commands.add_parser("presets", help="list the presets", examples=("dst presets",))
-    parser.set_defaults(handler=run)
+class Presets(Command, examples=("dst presets",)):
+    """List the presets."""
 
 
-def run(_: argparse.Namespace) -> CommandResult:
+@Presets.handler
+def run(_: Presets) -> CommandResult:
     """List the names of the presets, and the first sentence of each summary."""
     from dstransformer.config import preset_names, preset_summary
 

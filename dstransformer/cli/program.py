@@ -9,24 +9,29 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 
 from dstransformer import __version__
-from dstransformer.cli.options import CommandResult, Handler
+from dstransformer.cli.options import Command
 from dstransformer.io.command import CommandParser, print_text, run_guarded, set_verbosity
 
-#: The modules of the commands by what they are for; ``dst --help`` lists them so.
+#: The commands by what they are for; ``dst --help`` lists them so.
 GROUPS = {
-    "every day": ("cli.train", "cli.translate", "cli.evaluate", "cli.presets"),
+    "every day": ("cli.train:Train", "cli.translate:Translate", "cli.evaluate:Evaluate", "cli.presets:Presets"),
     "models": (
-        "cli.export", "cli.import_model", "extras.serving.cli", "cli.average", "extras.reproduction.sign",
+        "cli.export:Export", "cli.import_model:Import", "extras.serving.cli:Serve", "cli.average:Average",
+        "extras.reproduction.sign:Sign", "extras.reproduction.sign:Verify",
     ),
     "runs": (
-        "cli.checkpoints", "extras.plots.cli", "cli.track", "extras.reproduction.cli",
-        "extras.doctor.cli", "cli.ds_config", "cli.launch_files", "extras.distill.cli", "cli.completion",
+        "cli.checkpoints:Checkpoints", "extras.plots.cli:Plot", "cli.track:Track", "extras.reproduction.cli:Reproduce",
+        "extras.doctor.cli:Doctor", "cli.ds_config:DsConfig", "cli.launch_files:LaunchFiles",
+        "extras.distill.cli:Distill", "cli.completion:Completion",
     ),
-    "translations": ("extras.rerank.cli", "cli.score", "cli.align"),
-    "the paper": ("extras.parsing.cli", "extras.paper.cli"),
+    "translations": ("extras.rerank.cli:Rerank", "cli.score:Score", "cli.align:Align"),
+    "the paper": (
+        "extras.parsing.cli:Parse", "extras.paper.cli:Attention", "extras.paper.cli:Table1", "extras.paper.cli:Table2",
+        "extras.paper.cli:Table3",
+    ),
 }  # fmt: skip
 
 
@@ -42,8 +47,8 @@ def _run_command(arguments: Sequence[str]) -> int:
     finally:
         print_text("")  # flush the output of --help and --version
     set_verbosity(options)
-    handler: Handler = options.handler
-    result: CommandResult = handler(options)
+    command: type[Command] = options.command
+    result = command.act(command.of(options))
     print_text(result.text)
     return result.status
 
@@ -64,10 +69,11 @@ def build_parser() -> CommandParser:
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # deepspeed passes it
     commands = parser.add_commands("COMMAND")
     headings = {}
-    for heading, modules in GROUPS.items():
+    for heading, names in GROUPS.items():
         before = len(commands.choices)
-        for module in modules:
-            import_module(f"dstransformer.{module}").add_parser(commands)
+        for name in names:
+            command: type[Command] = resolve_name(f"dstransformer.{name}")
+            command.add_parser(commands)
         headings[list(commands.choices)[before]] = heading
     parser.headings = headings
     return parser
@@ -81,7 +87,7 @@ def _reports_errors(arguments: Sequence[str]) -> bool:
     commands = build_parser().commands
     choices = commands.choices if commands else {}
     command = next((choices[word] for word in arguments if word in choices), None)
-    if command is None or not command.get_default("in_processes"):
+    if command is None or not command.get_default("command").in_processes:
         return True
     from dstransformer.distributed.launcher import LauncherError, read_processes
 

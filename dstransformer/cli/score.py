@@ -2,59 +2,56 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from dstransformer.cli.options import CommandResult, add_device, add_target, file, folder
-from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
+from dstransformer.cli.options import Command, CommandResult, Device, File, Folder, Target
+from dstransformer.io.command import exit_on_sigterm
+from dstransformer.io.flags import argument, option
 
 if TYPE_CHECKING:
     from dstransformer.decoding.scoring import Scorer
     from dstransformer.model import Bundle
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst score``."""
-    parser = commands.add_parser(
-        "score",
-        help="log-probability and perplexity of given translations, pair by pair",
-        examples=("dst score runs/en-de --src test.en --tgt test.de --output scores.tsv",),
-    )
-    parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
-    parser.add_argument("--src", required=True, type=file, metavar="FILE", help="source text, one sentence per line")
-    parser.add_argument("--tgt", required=True, type=file, metavar="FILE", help="its translation, line by line")
-    parser.add_argument(
-        "--output",
-        type=file,
-        metavar="FILE",
-        help="file for the scores, gzipped if it ends in .gz; - is stdout (stdout)",
-    )
-    parser.add_argument(
-        "--format",
-        choices=("text", "jsonl"),
+class Scoring(Device):
+    """How given translations are decoded."""
+
+    max_tokens: int | None = option("pairs with a longer side get no result; 0: all do (the bundle's)", "N")
+    batch_tokens: int | None = option("tokens per batch on the longer side (the bundle's)", "N")
+
+
+class Pairs(Scoring):
+    """The pairs of two files."""
+
+    bundle: Folder = argument("BUNDLE", "folder of a bundle, a checkpoint or a run")
+    src: File = option("source text, one sentence per line", "FILE", required=True)
+    tgt: File = option("its translation, line by line", "FILE", required=True)
+    overwrite: bool = option("replace an existing --output")
+
+
+class ScoringTo(Scoring, Target):
+    """What a scorer is loaded with."""
+
+
+class Score(
+    ScoringTo,
+    Pairs,
+    Command,
+    examples=("dst score runs/en-de --src test.en --tgt test.de --output scores.tsv",),
+):
+    """Log-probability and perplexity of given translations, pair by pair."""
+
+    output: File | None = option("file for the scores, gzipped if it ends in .gz; - is stdout (stdout)", "FILE")
+    format: Literal["text", "jsonl"] = option(
+        "log-probability in nats, tokens and perplexity, separated by tabs; or a JSON object per line (text)",
         default="text",
-        help="log-probability in nats, tokens and perplexity, separated by tabs; or a JSON object per line (text)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
-    add_scoring(parser)
-    add_target(parser)
-    parser.set_defaults(handler=run)
 
 
-def add_scoring(parser: CommandParser, what: str = "score") -> None:
-    """Add the options of commands that decode given translations."""
-    parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help=f"pairs with a longer side get no {what}; 0: all do (the bundle's)"
-    )
-    parser.add_argument(
-        "--batch-tokens", type=int, metavar="N", help="tokens per batch on the longer side (the bundle's)"
-    )
-    add_device(parser)
-
-
-def run(options: argparse.Namespace) -> CommandResult:
+@Score.handler
+def run(options: Score) -> CommandResult:
     """Score the pairs of two files."""
     from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout
@@ -78,8 +75,8 @@ def run(options: argparse.Namespace) -> CommandResult:
     return CommandResult("" if printed else f"{options.output}: {totals}")
 
 
-def load_scorer(options: argparse.Namespace, bundle: Path | Bundle) -> Scorer:
-    """Load a scorer with the options of :func:`add_scoring`."""
+def load_scorer(options: ScoringTo, bundle: Path | Bundle) -> Scorer:
+    """Load a scorer with the options of :class:`ScoringTo`."""
     from dstransformer.decoding.scoring import Scorer
 
     return Scorer.load(

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-
-from dstransformer.cli.options import CommandResult, folder, registered_name
+from dstransformer.cli.options import Command, CommandResult, Folder, RegisteredName
 from dstransformer.errors import without_secrets
-from dstransformer.io.command import Commands
+from dstransformer.io.flags import argument, option
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst track``."""
-    parser = commands.add_parser(
-        "track",
-        help="send pending tracking records of a run",
-        examples=("dst track runs/en-de",),
-    )
-    parser.add_argument("run", metavar="RUN", type=folder, help="run folder")
-    parser.add_argument(
-        "--register",
-        type=registered_name,
-        metavar="NAME",
-        help="make the run's final bundle a version of this registered model",
-    )
-    parser.set_defaults(handler=run)
+class Track(Command, examples=("dst track runs/en-de",)):
+    """Send pending tracking records of a run."""
+
+    run: Folder = argument("RUN", "run folder")
+    register: RegisteredName | None = option("make the run's final bundle a version of this registered model", "NAME")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Track.handler
+def run(options: Track) -> CommandResult:
     """Send the pending records of a run, and register its bundle if asked."""
     from dstransformer.tracking.mlflow.location import TrackingState
     from dstransformer.tracking.mlflow.tracked_run import register_bundle, send_pending

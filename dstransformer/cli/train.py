@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from dstransformer.cli.options import (
+    Command,
     CommandResult,
-    add_experiment,
-    folder,
-    registered_name,
+    Experiment,
+    Folder,
+    RegisteredName,
     run_name,
     run_tag,
 )
 from dstransformer.errors import UserError
-from dstransformer.io.command import Commands
+from dstransformer.io.flags import option
 
 if TYPE_CHECKING:
     from dstransformer.training.dry_run import DryRun
@@ -27,51 +27,43 @@ if TYPE_CHECKING:
     from dstransformer.training.setup import TrainRequest
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst train``."""
-    parser = commands.add_parser(
-        "train",
-        help="train a model, in one process or in those started by deepspeed, torchrun or srun",
-        examples=(
-            "dst train toy --corpus corpora/toy --run runs/toy",
-            "deepspeed --hostfile hosts --module dstransformer train base --corpus corpora/en-de --run runs/en-de",
-        ),
-    )
-    add_experiment(parser)
-    parser.add_argument("--corpus", required=True, type=folder, help="folder that dst-prep built")
-    parser.add_argument("--run", required=True, type=folder, help="run folder: checkpoints, metrics, bundle")
-    parser.add_argument(
-        "--resume",
+class Train(
+    Experiment,
+    Command,
+    in_processes=True,
+    examples=(
+        "dst train toy --corpus corpora/toy --run runs/toy",
+        "deepspeed --hostfile hosts --module dstransformer train base --corpus corpora/en-de --run runs/en-de",
+    ),
+):
+    """Train a model, in one process or in those started by deepspeed, torchrun or srun."""
+
+    corpus: Folder = option("folder that dst-prep built", required=True)
+    run: Folder = option("run folder: checkpoints, metrics, bundle", required=True)
+    resume: str = option(
+        "resume from the latest checkpoint if any, never, or from PATH, which may be an address (auto)",
+        "auto|never|PATH",
         default="auto",
-        metavar="auto|never|PATH",
-        help="resume from the latest checkpoint if any, never, or from PATH, which may be an address (auto)",
     )
-    parser.add_argument(
-        "--init", type=folder, metavar="BUNDLE", help="start from the weights of a bundle, a checkpoint or a run"
-    )
-    parser.add_argument(
-        "--profile",
-        type=int,
+    init: Folder | None = option("start from the weights of a bundle, a checkpoint or a run", "BUNDLE")
+    profile: int = option(
+        "trace N updates with PyTorch's profiler into RUN/profile, and print the operators that took the longest",
+        "N",
         default=0,
-        metavar="N",
-        help="trace N updates with PyTorch's profiler into RUN/profile, and print the operators that took the longest",
     )
-    parser.add_argument("--name", type=run_name, help="the run's name in MLflow (preset, folder and date)")
-    parser.add_argument(
-        "--tag", dest="tags", action="append", type=run_tag, default=[], metavar="NAME=VALUE", help="a tag in MLflow"
+    name: Annotated[str, run_name] | None = option("the run's name in MLflow (preset, folder and date)")
+    tags: Sequence[Annotated[tuple[str, str], run_tag]] = option(
+        "a tag in MLflow", "NAME=VALUE", flag="--tag", action="append", default=()
     )
-    parser.add_argument(
-        "--register",
-        type=registered_name,
-        metavar="NAME",
-        help="make the final bundle a version of this registered model in MLflow",
+    register: RegisteredName | None = option(
+        "make the final bundle a version of this registered model in MLflow", "NAME"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
-    parser.add_argument("--json", action="store_true", help="print the outcome or the dry run as JSON")
-    parser.set_defaults(handler=run, in_processes=True)
+    dry_run: bool = option("print the resolved configuration and estimates only")
+    json: bool = option("print the outcome or the dry run as JSON")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Train.handler
+def run(options: Train) -> CommandResult:
     """Train. Only rank 0 prints the outcome."""
     from dstransformer.distributed.launcher import read_processes
     from dstransformer.training.setup import resolve_alone, resolve_on_all
@@ -94,7 +86,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     return CommandResult(text if is_rank0 else "", outcome.status)
 
 
-def _request(options: argparse.Namespace) -> TrainRequest:
+def _request(options: Train) -> TrainRequest:
     from dstransformer.training.setup import TrainRequest
 
     return TrainRequest(

@@ -2,99 +2,84 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dstransformer.cli.options import (
     ADDITIONS,
+    Command,
     CommandResult,
-    add_decoding,
-    add_engine,
-    add_lines,
-    add_target,
+    Engine,
+    File,
+    Folder,
+    Lines,
+    Target,
+    Text,
     decode_lines,
-    file,
-    folder,
     load_ct2,
     load_decoder,
     uses_ct2,
-    utf8,
 )
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.command import Commands, exit_on_sigterm
+from dstransformer.io.command import exit_on_sigterm
+from dstransformer.io.flags import option
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Translator
     from dstransformer.decoding.formats import Request
 
-#: What adds to the command: ``add_options``, ``check_input``, and ``choose_translator``, the class for what they ask.
+#: What adds to the command: ``Markup``, its options, ``check_input``, and ``choose_translator``, the class for them.
 _ADDED = import_module(ADDITIONS["translate"])
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst translate``."""
-    parser = commands.add_parser(
-        "translate",
-        help="translate text, one sentence per line",
-        examples=(
-            "dst translate runs/en-de test.en --output test.de",
-            "echo 'the cat sleeps' | dst translate runs/en-de",
-        ),
-    )
-    add_decoding(parser)
-    add_target(parser)
-    add_lines(parser, "translations")
-    parser.add_argument(
-        "--ensemble",
-        type=folder,
+class Translate(
+    _ADDED.Markup,  # type: ignore[misc,name-defined]
+    Target,
+    Engine,
+    Lines,
+    Command,
+    in_processes=True,
+    examples=(
+        "dst translate runs/en-de test.en --output test.de",
+        "echo 'the cat sleeps' | dst translate runs/en-de",
+    ),
+):
+    """Translate text, one sentence per line."""
+
+    ensemble: Sequence[Folder] = option(
+        "another model with the same tokenizer, whose probabilities are averaged with the others'; repeatable",
+        "BUNDLE",
         action="append",
-        default=[],
-        metavar="BUNDLE",
-        help="another model with the same tokenizer, whose probabilities are averaged with the others'; repeatable",
+        default=(),
     )
-    parser.add_argument("--n-best", type=int, default=1, metavar="N", help="translations per line (1)")
-    parser.add_argument(
-        "--distinct",
-        action="store_true",
-        help="with --n-best: of equal texts only the best, so that there may be fewer than N (not for --mbr)",
+    n_best: int = option("translations per line (1)", "N", default=1)
+    distinct: bool = option(
+        "with --n-best: of equal texts only the best, so that there may be fewer than N (not for --mbr)"
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "tsv", "jsonl", "pairs"),
+    format: Literal["text", "tsv", "jsonl", "pairs"] = option(
+        "text; tsv: line, rank, score, log-probability, text; jsonl; pairs: translation, tab, line (text)",
         default="text",
-        help="text; tsv: line, rank, score, log-probability, text; jsonl; pairs: translation, tab, line (text)",
     )
-    parser.add_argument(
-        "--tag", type=utf8, default="", metavar="WORD", help="with pairs: a word before each translation"
+    tag: Text = option("with pairs: a word before each translation", "WORD", default="")
+    prefix: Text = option("what every translation begins with", "TEXT", default="")
+    prefix_file: File | None = option("what each translation begins with, by line", "FILE")
+    sample: bool = option("draw translations instead of searching for the best")
+    temperature: float | None = option("with --sample: divides the logits (1)", "T")
+    top_k: int | None = option("with --sample: draw among the K best pieces (all)", "K")
+    top_p: float | None = option("with --sample: draw among the best of this mass (1)", "P")
+    seed: int | None = option("with --sample: another seed draws other translations (1)", "N")
+    alignments: File | None = option("also write the word alignments of the outputs, such as 0-0 1-2", "FILE")
+    split: bool = option(
+        "lines are texts of several sentences: divide them, translate these, and keep spaces and line ends"
     )
-    parser.add_argument("--prefix", type=utf8, default="", metavar="TEXT", help="what every translation begins with")
-    parser.add_argument("--prefix-file", type=file, metavar="FILE", help="what each translation begins with, by line")
-    parser.add_argument("--sample", action="store_true", help="draw translations instead of searching for the best")
-    parser.add_argument("--temperature", type=float, metavar="T", help="with --sample: divides the logits (1)")
-    parser.add_argument("--top-k", type=int, metavar="K", help="with --sample: draw among the K best pieces (all)")
-    parser.add_argument("--top-p", type=float, metavar="P", help="with --sample: draw among the best of this mass (1)")
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="with --sample: another seed draws other translations (1)"
-    )
-    parser.add_argument(
-        "--alignments", type=file, metavar="FILE", help="also write the word alignments of the outputs, such as 0-0 1-2"
-    )
-    _ADDED.add_options(parser)
-    parser.add_argument(
-        "--split",
-        action="store_true",
-        help="lines are texts of several sentences: divide them, translate these, and keep spaces and line ends",
-    )
-    parser.add_argument("--interactive", action="store_true", help="prompt for sentences, and show scores")
-    add_engine(parser)
-    parser.set_defaults(handler=run, in_processes=True)
+    interactive: bool = option("prompt for sentences, and show scores")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Translate.handler
+def run(options: Translate) -> CommandResult:
     """Translate a file or standard input."""
     exit_on_sigterm()
     request = _read_request(options)
@@ -113,7 +98,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     return decode_lines(options, load, request, alignments=options.alignments)
 
 
-def _load(options: argparse.Namespace, request: Request) -> Translator:
+def _load(options: Translate, request: Request) -> Translator:
     """The translator of the chosen engine.
 
     Raises:
@@ -130,9 +115,9 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         "--sample": request.sampling,
         "--alignments": options.alignments,
     }
-    for option, given in lacking.items():
+    for name, given in lacking.items():
         if given:
-            raise UserError(f"{option} is not available with --engine ct2: leave it out, or use --engine torch")
+            raise UserError(f"{name} is not available with --engine ct2: leave it out, or use --engine torch")
     from dstransformer.io.products import export_tool
     from dstransformer.model import open_bundle
 
@@ -140,7 +125,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     return load_ct2(options, options.bundle if is_export else open_bundle(options.bundle))
 
 
-def _read_request(options: argparse.Namespace) -> Request:
+def _read_request(options: Translate) -> Request:
     """What to write for each line, from the options.
 
     Raises:

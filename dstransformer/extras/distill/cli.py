@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from dstransformer.cli.options import CommandResult, file
-from dstransformer.io.command import Commands
+from dstransformer.cli.options import Command, CommandResult, File
+from dstransformer.io.flags import argument, option
 
 _HERE = Path(__file__).parent
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst distill``."""
-    parser = commands.add_parser(
-        "distill",
-        help="train a student on a teacher's translations, with Snakemake (needs dstransformer[distill])",
-        examples=("dst distill student.yaml --dry-run", "dst distill student.yaml --profile slurm --jobs 8"),
-        takes_rest=True,
-        epilog="Further options are Snakemake's. `dst distill --print-config` prints all values of a configuration.",
+class Distill(
+    Command,
+    examples=("dst distill student.yaml --dry-run", "dst distill student.yaml --profile slurm --jobs 8"),
+    takes_rest=True,
+    epilog="Further options are Snakemake's. `dst distill --print-config` prints all values of a configuration.",
+):
+    """Train a student on a teacher's translations, with Snakemake (needs dstransformer[distill])."""
+
+    config: File | None = argument(
+        "CONFIG", "YAML with the values that differ", default=None, one_of="which", required=True
     )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("config", nargs="?", type=file, metavar="CONFIG", help="YAML with the values that differ")
-    which.add_argument("--print-config", action="store_true", help="print all values of a configuration and stop")
-    parser.add_argument(
-        "--profile",
+    print_config: bool = option("print all values of a configuration and stop", one_of="which")
+    profile: str = option(
+        "where the steps run: here, as jobs of SLURM, or as a Snakemake profile of your own says (local)",
+        "local|slurm|DIR",
         default="local",
-        metavar="local|slurm|DIR",
-        help="where the steps run: here, as jobs of SLURM, or as a Snakemake profile of your own says (local)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the steps that would run, and run none")
-    parser.set_defaults(handler=run)
+    dry_run: bool = option("print the steps that would run, and run none")
+    rest: Sequence[str] = ()
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Distill.handler
+def run(options: Distill) -> CommandResult:
     """Replace this process by Snakemake's."""
     if options.print_config:
         return CommandResult((_HERE / "config.yaml").read_text(encoding="utf-8").rstrip())

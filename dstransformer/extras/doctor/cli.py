@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -10,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, folder
+from dstransformer.cli.options import Command, CommandResult, Folder
 from dstransformer.errors import UserError
-from dstransformer.io.command import Commands
+from dstransformer.io.flags import argument, option
 
 if TYPE_CHECKING:
     from dstransformer.extras.doctor.finding import Finding
@@ -21,26 +20,21 @@ if TYPE_CHECKING:
 FAULT_STATUS = 1
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst doctor``."""
-    parser = commands.add_parser(
-        "doctor",
-        help="check this machine before a training, or find out why a run ended",
-        epilog="One line for each check: ok, note or FAULT, and what to do. Exit status 1 if there is a FAULT.",
-        examples=("dst doctor", "dst doctor runs/en-de"),
-    )
-    parser.add_argument("run", metavar="RUN", type=folder, nargs="?", help="run folder; without it, the machine")
-    parser.add_argument(
-        "--runs", type=folder, metavar="FOLDER", help="where runs are or will be: its disk, mlflow.db, records (runs)"
-    )
-    parser.add_argument(
-        "--hostfile", type=Path, metavar="FILE", help="also check the nodes in this file, as deepspeed takes it"
-    )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.set_defaults(handler=run)
+class Doctor(
+    Command,
+    epilog="One line for each check: ok, note or FAULT, and what to do. Exit status 1 if there is a FAULT.",
+    examples=("dst doctor", "dst doctor runs/en-de"),
+):
+    """Check this machine before a training, or find out why a run ended."""
+
+    run: Folder | None = argument("RUN", "run folder; without it, the machine", default=None)
+    runs: Folder | None = option("where runs are or will be: its disk, mlflow.db, records (runs)", "FOLDER")
+    hostfile: Path | None = option("also check the nodes in this file, as deepspeed takes it", "FILE")
+    json: bool = option("print the findings as JSON")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Doctor.handler
+def run(options: Doctor) -> CommandResult:
     """Run the checks. The exit status is 1 if one of them has found a fault."""
     from dstransformer.extras.doctor.finding import describe
 
@@ -52,7 +46,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     return CommandResult(text, FAULT_STATUS if any(finding.level == "FAULT" for finding in findings) else 0)
 
 
-def _check(options: argparse.Namespace) -> list[Finding]:
+def _check(options: Doctor) -> list[Finding]:
     if options.run is not None:
         for name in ("runs", "hostfile"):
             if getattr(options, name) is not None:

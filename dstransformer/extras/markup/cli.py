@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from dstransformer.io.command import CommandParser
+from dstransformer.io.flags import Options, option
 
 if TYPE_CHECKING:
+    from dstransformer.cli.translate import Translate
     from dstransformer.decoding import Translator
 
 
-def add_options(parser: CommandParser) -> None:
-    """Add the option."""
-    parser.add_argument(
-        "--markup",
-        action="store_true",
-        help="lines have inline HTML or XML tags, which are put back into the translations",
-    )
+class Markup(Options):
+    """What the extra adds."""
+
+    markup: bool = option("lines have inline HTML or XML tags, which are put back into the translations")
 
 
-def check_input(options: argparse.Namespace) -> None:
+def check_input(options: Translate) -> None:
     """Check the tags of FILE, before a model is loaded.
 
     Raises:
@@ -32,7 +29,7 @@ def check_input(options: argparse.Namespace) -> None:
         check_markup(options.file)
 
 
-def choose_translator(options: argparse.Namespace) -> type[Translator]:
+def choose_translator(options: Translate) -> type[Translator]:
     """The class that translates, with the option sentences with tags."""
     from dstransformer.decoding import Translator
     from dstransformer.extras.markup.translator import MarkupTranslator

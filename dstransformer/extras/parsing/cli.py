@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from functools import partial
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from dstransformer.cli.options import CommandResult, add_decoding, add_lines, decode_lines, file, load_decoder
+from dstransformer.cli.options import Command, CommandResult, File, Lines, decode_lines, load_decoder
 from dstransformer.errors import DataError, UserError, counted
-from dstransformer.io.command import CommandParser, Commands, exit_on_sigterm
+from dstransformer.io.command import exit_on_sigterm
+from dstransformer.io.flags import Options, option
 
 if TYPE_CHECKING:
+    from dstransformer.cli.evaluate_options import Evaluate
     from dstransformer.extras.parsing.brackets import Tags
     from dstransformer.extras.parsing.parser import Parser, RawTextParser
 
@@ -26,22 +27,20 @@ TASK = "parsing"
 OPTIONS = {"bundle", "gold", "trees", "tags", "output"}
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst parse``."""
-    parser = commands.add_parser(
-        "parse",
-        help="parse text, one sentence per line, into constituency trees",
-        examples=("dst parse runs/parser sentences.txt --output trees.txt",),
-    )
-    add_decoding(parser)
-    add_lines(parser, "trees")
-    parser.add_argument(
-        "--tokenised", action="store_true", help="spaces separate the words; else English text is tokenised"
-    )
-    parser.set_defaults(handler=_parse, in_processes=True)
+class Parse(
+    Lines,
+    Command,
+    in_processes=True,
+    examples=("dst parse runs/parser sentences.txt --output trees.txt",),
+):
+    """Parse text, one sentence per line, into constituency trees."""
+
+    output: File | None = option("file for the trees, gzipped if it ends in .gz; - is stdout (stdout)", "FILE")
+    tokenised: bool = option("spaces separate the words; else English text is tokenised")
 
 
-def _parse(options: argparse.Namespace) -> CommandResult:
+@Parse.handler
+def _parse(options: Parse) -> CommandResult:
     """Parse a file or standard input."""
 
     def load() -> Parser:
@@ -54,26 +53,18 @@ def _parse(options: argparse.Namespace) -> CommandResult:
     return decode_lines(options, load, extra={"tokenised": options.tokenised})
 
 
-def add_options(parser: CommandParser) -> None:
-    """Add the options that only this task has."""
-    parser.add_argument(
-        "--gold", type=file, metavar="TREES", help="parsing: gold trees, a .mrg file, a folder or a pattern"
-    )
-    parser.add_argument(
-        "--trees",
-        type=file,
-        metavar="TREES",
-        help="parsing: any parser's trees of the same sentences, in place of BUNDLE",
-    )
-    parser.add_argument(
-        "--tags",
-        choices=("parsed", "punctuation", "gold"),
-        help="parsing: the parser's tags decide what is punctuation, or the gold tags do, or all tags are replaced by "
-        "the gold ones (punctuation for BUNDLE, parsed for --trees)",
+class TaskOptions(Options):
+    """The options that only this task has."""
+
+    gold: File | None = option("parsing: gold trees, a .mrg file, a folder or a pattern", "TREES")
+    trees: File | None = option("parsing: any parser's trees of the same sentences, in place of BUNDLE", "TREES")
+    tags: Literal["parsed", "punctuation", "gold"] | None = option(
+        "parsing: the parser's tags decide what is punctuation, or the gold tags do, or all tags are replaced by the "
+        "gold ones (punctuation for BUNDLE, parsed for --trees)"
     )
 
 
-def check_options(options: argparse.Namespace, given: set[str]) -> None:
+def check_options(options: Evaluate, given: set[str]) -> None:
     """Check that options of :data:`OPTIONS`, of which these are given, go together.
 
     Raises:
@@ -95,7 +86,7 @@ def check_options(options: argparse.Namespace, given: set[str]) -> None:
         raise UserError(f"--trees and {both} do not go together: score either these trees or those of a bundle")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+def run(options: Evaluate) -> CommandResult:
     """Parse the words of gold trees, or read other trees, and score them."""
     from dstransformer.extras.parsing.brackets import score_files
     from dstransformer.extras.parsing.trees import read_trees
@@ -106,7 +97,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     return CommandResult(json.dumps(scores.to_json(), indent=2) if options.json else str(scores))
 
 
-def _parse_and_score(options: argparse.Namespace) -> CommandResult:
+def _parse_and_score(options: Evaluate) -> CommandResult:
     """Parse the words of the gold trees, without empty elements. A parser that writes no tags is scored with theirs."""
     from dstransformer.cli.evaluate import writing_output
     from dstransformer.extras.parsing.brackets import score_trees

@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, folder
+from dstransformer.cli.options import Command, CommandResult, Folder
 from dstransformer.errors import UserError
-from dstransformer.io.command import Commands
+from dstransformer.io.flags import argument, option
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst plot``."""
-    parser = commands.add_parser(
-        "plot",
-        help="draw the curves of runs, or the learning rates of presets",
-        examples=("dst plot runs/a runs/b --out curves.svg", "dst plot --schedule base big --out rates.svg"),
+class Plot(
+    Command,
+    examples=("dst plot runs/a runs/b --out curves.svg", "dst plot --schedule base big --out rates.svg"),
+):
+    """Draw the curves of runs, or the learning rates of presets."""
+
+    runs: Sequence[Folder] = argument("RUN", "folders that dst train wrote, drawn together", default=())
+    schedule: Sequence[str] | None = option("draw the learning rates of presets or YAML files instead", "PRESET")
+    out: Folder | None = option(
+        "the picture, ending in .png, .svg or .pdf (training.png; with --schedule schedule.png)", "FILE"
     )
-    parser.add_argument(
-        "runs", metavar="RUN", type=folder, nargs="*", help="folders that dst train wrote, drawn together"
-    )
-    parser.add_argument(
-        "--schedule", metavar="PRESET", nargs="+", help="draw the learning rates of presets or YAML files instead"
-    )
-    parser.add_argument(
-        "--out",
-        type=folder,
-        metavar="FILE",
-        help="the picture, ending in .png, .svg or .pdf (training.png; with --schedule schedule.png)",
-    )
-    parser.add_argument("--smooth", type=int, metavar="N", help="training curves as the mean of N records (1)")
-    parser.add_argument(
-        "--updates", type=int, metavar="N", help="with --schedule: the last update shown (5 times the longest warm-up)"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing --out")
-    parser.set_defaults(handler=run)
+    smooth: int | None = option("training curves as the mean of N records (1)", "N")
+    updates: int | None = option("with --schedule: the last update shown (5 times the longest warm-up)", "N")
+    overwrite: bool = option("replace an existing --out")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Plot.handler
+def run(options: Plot) -> CommandResult:
     """Draw runs or schedules, and save the picture."""
     _check(options)
     from dstransformer.io.figures import check_picture, save_figure
 
     out = options.out or Path("schedule.png" if options.schedule else "training.png")
     check_picture(out, overwrite=options.overwrite)
-    figure, summary = _draw_schedules(options) if options.schedule else _draw_runs(options)
+    figure, summary = _draw_schedules(options.schedule, options.updates) if options.schedule else _draw_runs(options)
     save_figure(figure, out)
     return CommandResult(f"{summary}\n{out}")
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: Plot) -> None:
     if bool(options.runs) == bool(options.schedule):
         raise UserError("name either the folders of runs, or presets after --schedule; see `dst plot --help`")
     if options.smooth is not None and options.schedule:
@@ -64,7 +54,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--smooth {options.smooth}: give a number of records, from 1 (no smoothing)")
 
 
-def _draw_runs(options: argparse.Namespace) -> tuple[Figure, str]:
+def _draw_runs(options: Plot) -> tuple[Figure, str]:
     from dstransformer.tracking.plot import draw_runs, read_runs
 
     runs = read_runs(options.runs)
@@ -72,9 +62,9 @@ def _draw_runs(options: argparse.Namespace) -> tuple[Figure, str]:
     return draw_runs(runs, options.smooth or 1), "\n".join(lines)
 
 
-def _draw_schedules(options: argparse.Namespace) -> tuple[Figure, str]:
+def _draw_schedules(names: Sequence[str], updates: int | None) -> tuple[Figure, str]:
     from dstransformer.extras.plots.schedules import draw_schedules, load_schedules
 
-    schedules = load_schedules(options.schedule)
+    schedules = load_schedules(names)
     lines = [f"{schedule.name}: {schedule.describe()}" for schedule in schedules]
-    return draw_schedules(schedules, options.updates), "\n".join(lines)
+    return draw_schedules(schedules, updates), "\n".join(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -10,60 +9,40 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, folder
+from dstransformer.cli.options import Command, CommandResult, Folder
 from dstransformer.errors import UserError, shell_word
-from dstransformer.io.command import Commands
+from dstransformer.io.flags import argument, option
 from dstransformer.io.progress import note
 
 if TYPE_CHECKING:
     from dstransformer.extras.reproduction.reproduce import Report
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst reproduce``."""
-    parser = commands.add_parser(
-        "reproduce",
-        help="do a training again from its record, and compare the figures",
-        examples=("dst reproduce runs/en-de --out runs/again",),
-    )
-    parser.add_argument(
-        "recorded", metavar="RUN_OR_BUNDLE", type=folder, help="folder of a run or its final bundle, or a record's file"
-    )
-    parser.add_argument("--corpus", type=folder, help="the corpus (where the record says, or built again)")
-    parser.add_argument(
-        "--inputs", type=folder, metavar="FOLDER", help="folder with the files that the corpus is built from (.)"
-    )
-    parser.add_argument(
-        "--init", type=folder, metavar="BUNDLE", help="the bundle that the training started from (where it was then)"
-    )
-    parser.add_argument("--processes", type=int, metavar="N", help="number of processes (as recorded)")
-    parser.add_argument(
-        "--evaluate-only", action="store_true", help="evaluate the recorded weights again; train nothing"
-    )
-    parser.add_argument(
-        "--prepare-only",
-        action="store_true",
-        help="find or build the corpus, write the configuration and print the command that trains",
-    )
-    parser.add_argument(
-        "--out", type=folder, metavar="FOLDER", help="folder for what is made again (NAME.reproduction)"
-    )
-    parser.add_argument(
-        "--write-record", type=folder, metavar="FILE", help="only write the record to a file, which others can name"
-    )
-    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
-    parser.set_defaults(handler=run)
+class Reproduce(Command, examples=("dst reproduce runs/en-de --out runs/again",)):
+    """Do a training again from its record, and compare the figures."""
+
+    recorded: Folder = argument("RUN_OR_BUNDLE", "folder of a run or its final bundle, or a record's file")
+    corpus: Folder | None = option("the corpus (where the record says, or built again)")
+    inputs: Folder | None = option("folder with the files that the corpus is built from (.)", "FOLDER")
+    init: Folder | None = option("the bundle that the training started from (where it was then)", "BUNDLE")
+    processes: int | None = option("number of processes (as recorded)", "N")
+    evaluate_only: bool = option("evaluate the recorded weights again; train nothing")
+    prepare_only: bool = option("find or build the corpus, write the configuration and print the command that trains")
+    out: Folder | None = option("folder for what is made again (NAME.reproduction)", "FOLDER")
+    write_record: Folder | None = option("only write the record to a file, which others can name", "FILE")
+    json: bool = option("print the comparison as JSON")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Reproduce.handler
+def run(options: Reproduce) -> CommandResult:
     """Reproduce a training, or write its record. The status is 1 if a figure is outside its bound."""
     from dstransformer.extras.reproduction.reproduce import Request, reproduce
 
     if options.write_record is not None:
-        return _write_record(options)
-    for option in ("prepare_only", "processes", "init"):
-        if options.evaluate_only and getattr(options, option) not in (None, False):
-            raise UserError(f"--evaluate-only trains nothing: leave out --{option.replace('_', '-')}")
+        return _write_record(options, options.write_record)
+    for name in ("prepare_only", "processes", "init"):
+        if options.evaluate_only and getattr(options, name) not in (None, False):
+            raise UserError(f"--evaluate-only trains nothing: leave out --{name.replace('_', '-')}")
     name = options.recorded.absolute().name
     out = options.out or Path(f"{name.removesuffix('.json')}.reproduction")
     request = Request(
@@ -84,14 +63,14 @@ def run(options: argparse.Namespace) -> CommandResult:
     return CommandResult(text, 0 if report.reproduced else 1)
 
 
-def _write_record(options: argparse.Namespace) -> CommandResult:
+def _write_record(options: Reproduce, file: Path) -> CommandResult:
     from dstransformer.extras.reproduction import record
     from dstransformer.io.text import check_output_file
 
-    for option in ("corpus", "inputs", "init", "processes", "evaluate-only", "prepare-only", "out"):
-        if getattr(options, option.replace("-", "_")) not in (None, False):
-            raise UserError(f"--write-record only writes a file: leave out --{option}")
-    path = check_output_file(options.write_record)
+    for name in ("corpus", "inputs", "init", "processes", "evaluate-only", "prepare-only", "out"):
+        if getattr(options, name.replace("-", "_")) not in (None, False):
+            raise UserError(f"--write-record only writes a file: leave out --{name}")
+    path = check_output_file(file)
     if path.exists():
         raise UserError(f"{path} already exists: give another name")
     record.read(options.recorded).without_places().write(path)

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
-
-from dstransformer.cli.options import CommandResult, folder
+from dstransformer.cli.options import Command, CommandResult, Folder
 from dstransformer.errors import DataError
-from dstransformer.io.command import Commands, exit_on_sigterm
+from dstransformer.io.command import exit_on_sigterm
+from dstransformer.io.flags import argument, option
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parsers of ``dst sign`` and ``dst verify``."""
-    sign = commands.add_parser(
-        "sign",
-        help="sign a bundle or an export (needs dstransformer[sign])",
-        examples=("dst sign runs/en-de/bundle --key private.pem",),
-    )
-    sign.add_argument("folder", metavar="FOLDER", type=folder, help="folder of a bundle, a run or an export")
-    sign.add_argument(
-        "--key", required=True, type=folder, metavar="FILE", help="private key of an elliptic curve, in PEM format"
-    )
-    sign.set_defaults(handler=run_sign)
-    verify = commands.add_parser(
-        "verify",
-        help="check the signature of a bundle or an export, and all its hashes",
-        examples=("dst verify runs/en-de/bundle --key public.pem",),
-    )
-    verify.add_argument("folder", metavar="FOLDER", type=folder, help="folder of a bundle, a run or an export")
-    verify.add_argument(
-        "--key", type=folder, metavar="FILE", help="public key, in PEM format; without it only a bundle's own hashes"
-    )
-    verify.set_defaults(handler=run_verify)
+class Sign(Command, examples=("dst sign runs/en-de/bundle --key private.pem",)):
+    """Sign a bundle or an export (needs dstransformer[sign])."""
+
+    folder: Folder = argument("FOLDER", "folder of a bundle, a run or an export")
+    key: Folder = option("private key of an elliptic curve, in PEM format", "FILE", required=True)
 
 
-def run_sign(options: argparse.Namespace) -> CommandResult:
+class Verify(Command, examples=("dst verify runs/en-de/bundle --key public.pem",)):
+    """Check the signature of a bundle or an export, and all its hashes."""
+
+    folder: Folder = argument("FOLDER", "folder of a bundle, a run or an export")
+    key: Folder | None = option("public key, in PEM format; without it only a bundle's own hashes", "FILE")
+
+
+@Sign.handler
+def run_sign(options: Sign) -> CommandResult:
     """Sign a folder, after its hashes have been checked.
 
     Raises:
@@ -56,7 +46,8 @@ def run_sign(options: argparse.Namespace) -> CommandResult:
     return CommandResult(f"{place / SIGNATURE}: signed with {options.key}")
 
 
-def run_verify(options: argparse.Namespace) -> CommandResult:
+@Verify.handler
+def run_verify(options: Verify) -> CommandResult:
     """Check a signature and hashes.
 
     Raises:

@@ -5,93 +5,79 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from dstransformer.cli.options import CommandResult, add_target, file, folder, tokenizer
-from dstransformer.cli.score import add_scoring, load_scorer
+from dstransformer.cli.options import Command, CommandResult, File, Folder, Tokenizer
+from dstransformer.cli.score import ScoringTo, load_scorer
 from dstransformer.errors import UserError
-from dstransformer.io.command import Commands, exit_on_sigterm
+from dstransformer.io.command import exit_on_sigterm
+from dstransformer.io.flags import argument, option
 
 if TYPE_CHECKING:
     from dstransformer.decoding.scoring import Scorer
     from dstransformer.extras.rerank.reranking import Criterion, Group
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst rerank``."""
-    parser = commands.add_parser(
-        "rerank",
-        help="choose among n-best translations, by a reverse model, references or minimum Bayes risk",
-        examples=(
-            "dst rerank test.nbest.jsonl --reverse runs/de-en --weights 1 0.5 0.3 --output test.de",
-            "dst rerank samples.jsonl --mbr chrf --output test.de",
-        ),
+def _weight(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+    return value
+
+
+class Rerank(
+    ScoringTo,
+    Command,
+    examples=(
+        "dst rerank test.nbest.jsonl --reverse runs/de-en --weights 1 0.5 0.3 --output test.de",
+        "dst rerank samples.jsonl --mbr chrf --output test.de",
+    ),
+):
+    """Choose among n-best translations, by a reverse model, references or minimum Bayes risk."""
+
+    file: File = argument("NBEST", "n-best lists that dst translate --n-best N --format jsonl wrote")
+    reverse: Folder | None = option(
+        "model from the target language to the source language (not needed if NBEST has its scores)", "BUNDLE"
     )
-    parser.add_argument(
-        "file", metavar="NBEST", type=file, help="n-best lists that dst translate --n-best N --format jsonl wrote"
-    )
-    parser.add_argument(
-        "--reverse",
-        type=folder,
-        metavar="BUNDLE",
-        help="model from the target language to the source language (not needed if NBEST has its scores)",
-    )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument(
-        "--weights",
+    weights: Sequence[Annotated[float, _weight]] = option(
+        "weights of log p(translation|source), of log p(source|translation) and of the number of tokens",
+        ("FORWARD", "REVERSE", "LENGTH"),
         nargs=3,
-        type=_weight,
-        metavar=("FORWARD", "REVERSE", "LENGTH"),
-        help="weights of log p(translation|source), of log p(source|translation) and of the number of tokens",
+        one_of="criterion",
+        required=True,
     )
-    which.add_argument(
-        "--tune", type=file, metavar="REF", help="find the weights with the highest BLEU against these references"
+    tune: File | None = option(
+        "find the weights with the highest BLEU against these references", "REF", one_of="criterion"
     )
-    which.add_argument(
-        "--mbr",
-        choices=("chrf", "bleu"),
-        help="take the translation that has the highest expected chrF or sentence BLEU against its list",
+    mbr: Literal["chrf", "bleu"] | None = option(
+        "take the translation that has the highest expected chrF or sentence BLEU against its list", one_of="criterion"
     )
-    which.add_argument(
-        "--oracle",
-        type=file,
-        metavar="REF",
-        help="choose the translations with the highest chrF against these references, to train a student on",
+    oracle: File | None = option(
+        "choose the translations with the highest chrF against these references, to train a student on",
+        "REF",
+        one_of="criterion",
     )
-    parser.add_argument(
-        "--tokenize",
-        type=tokenizer,
-        metavar="NAME",
-        help="with --tune and --mbr bleu: sacrebleu's tokenizer (auto: by the language that --reverse reads)",
+    tokenize: Tokenizer | None = option(
+        "with --tune and --mbr bleu: sacrebleu's tokenizer (auto: by the language that --reverse reads)", "NAME"
     )
-    parser.add_argument(
-        "--mbr-weights",
-        choices=("uniform", "model"),
-        help="with --mbr: weights of a list's translations: equal, or by log_probability (uniform)",
+    mbr_weights: Literal["uniform", "model"] | None = option(
+        "with --mbr: weights of a list's translations: equal, or by log_probability (uniform)"
     )
-    parser.add_argument(
-        "--output",
-        type=file,
-        metavar="FILE",
-        help="file for the result, gzipped if it ends in .gz; - is stdout (stdout; with --tune none)",
+    output: File | None = option(
+        "file for the result, gzipped if it ends in .gz; - is stdout (stdout; with --tune none)", "FILE"
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "jsonl"),
-        default="text",
-        help="the best translation of each line, or the reranked lists with all scores (text)",
+    format: Literal["text", "jsonl"] = option(
+        "the best translation of each line, or the reranked lists with all scores (text)", default="text"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
-    parser.add_argument("--json", action="store_true", help="print what --tune finds as JSON")
-    add_scoring(parser)
-    add_target(parser)
-    parser.set_defaults(handler=run)
+    overwrite: bool = option("replace an existing --output")
+    json: bool = option("print what --tune finds as JSON")
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+@Rerank.handler
+def run(options: Rerank) -> CommandResult:
     """Rerank n-best lists, or find weights for that.
 
     Raises:
@@ -110,11 +96,11 @@ def run(options: argparse.Namespace) -> CommandResult:
         raise UserError("--tokenize is for --tune and --mbr bleu: leave it out")
     exit_on_sigterm()
     if options.oracle is not None:
-        return _choose_by_references(options)
-    return _rerank(options) if options.tune is None else _tune(options)
+        return _choose_by_references(options, options.oracle)
+    return _rerank(options) if options.tune is None else _tune(options, options.tune)
 
 
-def _rerank(options: argparse.Namespace) -> CommandResult:
+def _rerank(options: Rerank) -> CommandResult:
     from dstransformer.extras.rerank.reranking import ExpectedUtility, Weights, with_reverse_scores
     from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout, writing_lines
@@ -138,7 +124,7 @@ def _rerank(options: argparse.Namespace) -> CommandResult:
     return CommandResult()
 
 
-def _choose_by_references(options: argparse.Namespace) -> CommandResult:
+def _choose_by_references(options: Rerank, oracle: str) -> CommandResult:
     from dstransformer.extras.rerank.reranking import oracle_lines
     from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout, iter_lines, writing_lines
@@ -146,34 +132,34 @@ def _choose_by_references(options: argparse.Namespace) -> CommandResult:
     given = {"--reverse": options.reverse, "--json": options.json, "--format jsonl": options.format != "text"}
     if unused := [option for option, value in given.items() if value]:
         raise UserError(f"{unused[0]} does not go with --oracle, which writes one text for each line: leave it out")
-    groups, inputs = _read(options.file), [options.file, options.oracle]
+    groups, inputs = _read(options.file), [options.file, oracle]
     with (
         writing_lines(options.output, overwrite=options.overwrite, inputs=inputs) as write,
         reporting("lines", bar=not is_stdout(options.output)) as progress,
     ):
-        for line in oracle_lines(groups, iter_lines(options.oracle), options.oracle):
+        for line in oracle_lines(groups, iter_lines(oracle), oracle):
             write(line)
             progress(1)
     return CommandResult()
 
 
-def _tune(options: argparse.Namespace) -> CommandResult:
+def _tune(options: Rerank, path: str) -> CommandResult:
     from dstransformer.extras.rerank.reranking import tune, with_reverse_scores
     from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout, iter_lines, writing_lines
 
     if options.output is not None and is_stdout(options.output):
         raise UserError("--output - would mix the translations with what --tune prints: name a file")
-    groups, references = _read(options.file), list(iter_lines(options.tune))
+    groups, references = _read(options.file), list(iter_lines(path))
     groups, tokenize = _with_tokenizer(options, groups)
-    inputs = [options.file, options.tune]
+    inputs = [options.file, path]
     with ExitStack() as stack:
         write = None
         if options.output is not None:
             write = stack.enter_context(writing_lines(options.output, overwrite=options.overwrite, inputs=inputs))
         with reporting("hypotheses") as progress:
             scored = list(with_reverse_scores(groups, _load(options), options.file, progress))
-        found = tune(scored, references, options.tune, tokenize)
+        found = tune(scored, references, path, tokenize)
         if write is not None:
             for line in _lines(options, scored, found.weights):
                 write(line)
@@ -199,7 +185,7 @@ def _read(path: str) -> Iterator[Group]:
     return chain([next(groups)], groups)
 
 
-def _with_tokenizer(options: argparse.Namespace, groups: Iterator[Group]) -> tuple[Iterator[Group], str]:
+def _with_tokenizer(options: Rerank, groups: Iterator[Group]) -> tuple[Iterator[Group], str]:
     """The lists again, and the tokenizer of BLEU: by the language that the reverse model reads, or by the text."""
     from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer
     from dstransformer.io.languages import language
@@ -215,18 +201,11 @@ def _with_tokenizer(options: argparse.Namespace, groups: Iterator[Group]) -> tup
     return chain([first], groups), text_tokenizer([one.text for one in first], choice, option)
 
 
-def _lines(options: argparse.Namespace, groups: Iterable[Group], criterion: Criterion) -> Iterator[str]:
+def _lines(options: Rerank, groups: Iterable[Group], criterion: Criterion) -> Iterator[str]:
     from dstransformer.extras.rerank.reranking import best_lines, json_lines
 
     return (best_lines if options.format == "text" else json_lines)(groups, criterion)
 
 
-def _load(options: argparse.Namespace) -> Scorer | None:
+def _load(options: Rerank) -> Scorer | None:
     return None if options.reverse is None else load_scorer(options, options.reverse)
-
-
-def _weight(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
-    return value

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from dstransformer.cli.options import CommandResult, add_decoding, add_engine, load_ct2, load_decoder, uses_ct2
+from dstransformer.cli.options import Command, CommandResult, Engine, load_ct2, load_decoder, uses_ct2
 from dstransformer.errors import UserError
-from dstransformer.io.command import Commands, exit_on_sigterm
+from dstransformer.io.command import exit_on_sigterm
+from dstransformer.io.flags import option
 
 if TYPE_CHECKING:
     from dstransformer.extras.serving.model import Model
@@ -19,50 +21,10 @@ if TYPE_CHECKING:
 _ADVICE = "only translation models can be served; use `dst parse`"
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the parser of ``dst serve``."""
-    parser = commands.add_parser(
-        "serve",
-        help="translate over HTTP, with a page to type into",
-        epilog="POST /translate, /docs, /healthz and /metrics are described in the guide on serving.",
-        examples=("dst serve runs/en-de --port 5000 --api libretranslate", "dst serve out/ct2 --engine ct2"),
-    )
-    add_decoding(parser, output=None)
-    add_engine(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=8000, metavar="N", help="0: any free one (8000)")
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        type=_host_name,
-        default=[],
-        metavar="NAME",
-        help="a name by which the server is called, besides addresses and localhost; *: any",
-    )
-    parser.add_argument(
-        "--max-batch-delay",
-        type=float,
-        metavar="MS",
-        help="milliseconds a sentence waits for others while nothing is decoded (5)",
-    )
-    parser.add_argument("--queue", type=int, metavar="N", help="maximum waiting sentences; more get 503 (1024)")
-    parser.add_argument("--max-sentences", type=int, metavar="N", help="maximum sentences of a request (256)")
-    parser.add_argument(
-        "--max-sentence-tokens", type=int, metavar="N", help="maximum tokens of a sentence (the bundle's input limit)"
-    )
-    parser.add_argument("--max-request-bytes", type=int, metavar="N", help="maximum bytes of a request (1048576)")
-    parser.add_argument("--timeout", type=float, metavar="S", help="seconds for a request, then 504 (60)")
-    parser.add_argument(
-        "--stop-timeout", type=float, metavar="S", help="seconds to finish accepted requests after SIGTERM (25)"
-    )
-    parser.add_argument(
-        "--api",
-        choices=("dstransformer", "libretranslate"),
-        default="dstransformer",
-        help="the interface: its own, or that of LibreTranslate, for its clients (dstransformer)",
-    )
-    parser.add_argument("--access-log", action="store_true", help="log every request")
-    parser.set_defaults(handler=run)
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a port: give 0 to 65535")
+    return int(text)
 
 
 def _host_name(name: str) -> str:
@@ -71,7 +33,41 @@ def _host_name(name: str) -> str:
     return name
 
 
-def run(options: argparse.Namespace) -> CommandResult:
+class Serve(
+    Engine,
+    Command,
+    epilog="POST /translate, /docs, /healthz and /metrics are described in the guide on serving.",
+    examples=("dst serve runs/en-de --port 5000 --api libretranslate", "dst serve out/ct2 --engine ct2"),
+):
+    """Translate over HTTP, with a page to type into."""
+
+    max_input_tokens: int | None = 0  # nothing is cut: the server refuses longer inputs
+    long: Literal["cut", "split", "refuse"] | None = "cut"
+    host: str = option("address to listen on; 0.0.0.0: all (127.0.0.1)", default="127.0.0.1")
+    port: Annotated[int, _port] = option("0: any free one (8000)", "N", default=8000)
+    allow_host: Sequence[Annotated[str, _host_name]] = option(
+        "a name by which the server is called, besides addresses and localhost; *: any",
+        "NAME",
+        action="append",
+        default=(),
+    )
+    max_batch_delay: float | None = option(
+        "milliseconds a sentence waits for others while nothing is decoded (5)", "MS"
+    )
+    queue: int | None = option("maximum waiting sentences; more get 503 (1024)", "N")
+    max_sentences: int | None = option("maximum sentences of a request (256)", "N")
+    max_sentence_tokens: int | None = option("maximum tokens of a sentence (the bundle's input limit)", "N")
+    max_request_bytes: int | None = option("maximum bytes of a request (1048576)", "N")
+    timeout: float | None = option("seconds for a request, then 504 (60)", "S")
+    stop_timeout: float | None = option("seconds to finish accepted requests after SIGTERM (25)", "S")
+    api: Literal["dstransformer", "libretranslate"] = option(
+        "the interface: its own, or that of LibreTranslate, for its clients (dstransformer)", default="dstransformer"
+    )
+    access_log: bool = option("log every request")
+
+
+@Serve.handler
+def run(options: Serve) -> CommandResult:
     """Serve until a signal ends it.
 
     Raises:
@@ -113,7 +109,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     return CommandResult()
 
 
-def _load(options: argparse.Namespace) -> Model:
+def _load(options: Serve) -> Model:
     """Load the model, in its process.
 
     Raises:
@@ -130,7 +126,6 @@ def _load(options: argparse.Namespace) -> Model:
     served = open_exported(options.bundle)
     if isinstance(served, Bundle):
         served.check_translates(_ADVICE)
-    options.max_input_tokens, options.long = 0, "cut"  # nothing is cut: the server refuses longer inputs
     with memory_errors("load the model", "free some, or choose another --device"):
         if isinstance(served, Bundle) and not uses_ct2(options):
             translator = load_decoder(options, served, lambda: decoding.Translator, keep_nan=True)
@@ -139,9 +134,3 @@ def _load(options: argparse.Namespace) -> Model:
     model = LoadedModel(served, translator)
     model.warm_up()
     return model
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a port: give 0 to 65535")
-    return int(text)

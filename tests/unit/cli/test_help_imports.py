@@ -19,7 +19,7 @@ print(json.dumps([printed.getvalue(), sorted(set(sys.modules) - before)]))
 #: What the parsers consist of.
 PARSERS = (
     "dstransformer.cli", "dstransformer.errors", "dstransformer.io", "dstransformer.io.command",
-    "dstransformer.io.progress",
+    "dstransformer.io.flags", "dstransformer.io.progress",
     "data_prep", "data_prep.cli", "data_prep.cli.commands",
 )  # fmt: skip
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
 
-from dstransformer.cli.options import TOKENIZERS
 from dstransformer.config import load_config, preset_names, preset_summary, read_config, write_config
-from dstransformer.config.schema import BleuTokenizer
 from dstransformer.errors import ConfigError
 
 
@@ -272,7 +269,3 @@ def test_a_notebook_may_give_a_path_and_must_give_lists(tmp_path: Path) -> None:
         load_config("toy", "a.b=1")
     with pytest.raises(ConfigError, match="overrides holds 3"):
         load_config("toy", [3])  # type: ignore[list-item]
-
-
-def test_the_command_line_names_the_tokenizers() -> None:
-    assert get_args(BleuTokenizer) == TOKENIZERS
