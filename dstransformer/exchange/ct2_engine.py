@@ -42,6 +42,10 @@ from dstransformer.model.bundle import read_directions
 
 Item = TypeVar("Item")
 
+#: A search ends after this number times ``beam_size`` finished hypotheses. With CTranslate2's default of 1 the better
+#: hypotheses, which end later, are lost: 0.3 BLEU on the toy grammar.
+PATIENCE = 2.0
+
 #: Maximum source tokens of a batch with 8-bit weights on a CPU, times ``beam_size``. The logits of more hypotheses
 #: leave the caches; products in fp32 gain more from larger batches.
 INT8_BATCH_TOKENS = 2048
@@ -239,6 +243,7 @@ class CT2Engine:
             asynchronous=True,
             beam_size=settings.beam_size,
             num_hypotheses=n_best,
+            patience=PATIENCE,
             length_penalty=length_exponent(settings),
             max_input_length=0,
             max_decoding_length=longest,

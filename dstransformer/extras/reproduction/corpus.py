@@ -114,8 +114,6 @@ def build_corpus(record: Record, out: Path, inputs: Path | None, say: Say) -> Co
     for option in (word.partition("=")[0] for word in arguments if word.startswith("--")):
         if any(len(option) > 2 and own.startswith(option) for own in _OWN_OPTIONS):
             raise DataError(f"the command that built the corpus of {record.name} has {option}, which none records")
-    if "--normalise" in arguments and "--normalise-target" not in arguments:  # older: one form for both sides
-        arguments += ["--normalise-target", arguments[arguments.index("--normalise") + 1]]
     log = out.with_name("corpus.log")
     say(f"corpus    built again in {out} with `{command}`; its log is {log}")
     done = run_module("data_prep", [*arguments, "--out", str(out.absolute())], log, folder=inputs)

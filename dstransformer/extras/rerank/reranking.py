@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, product
@@ -142,23 +143,17 @@ class Weights(NamedTuple):
         return " ".join(f"{value:g}" for value in self)
 
     def scores(self, group: Sequence[Candidate]) -> list[float]:
-        """See :func:`combine`."""
-        return [combine(candidate, self) for candidate in group]
+        """``w_forward log p(y|x) + w_reverse log p(x|y) + w_length |y|`` of each, with ``|y|`` in tokens.
+
+        Yee et al. (2019) divide the log-probabilities by lengths instead of adding a length term, and have a language
+        model as a third one.
+        """
+        scored: list[float] = (_terms(group) @ np.array(self)).tolist()
+        return scored
 
 
 #: The weights that are tried. Only their ratios matter, so the forward model's is 1.
 GRID = tuple(Weights(1.0, reverse / 10, length / 10) for reverse, length in product(range(21), range(-10, 21)))
-
-
-def combine(candidate: Candidate, weights: Weights) -> float:
-    """``w_forward log p(y|x) + w_reverse log p(x|y) + w_length |y|``, with ``|y|`` in tokens.
-
-    Yee et al. (2019) divide the log-probabilities by lengths instead of adding a length term, and have a language model
-    as a third one.
-    """
-    assert candidate.reverse is not None
-    terms = candidate.log_probability, candidate.reverse, float(candidate.tokens)
-    return sum(weight * term for weight, term in zip(weights, terms, strict=True))
 
 
 def rerank(group: Sequence[Candidate], criterion: Criterion) -> list[tuple[Candidate, float]]:
@@ -304,7 +299,9 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize
     Raises:
         DataError: The list has more or fewer lines than the references.
     """
-    _check_lines(groups, references, path)
+    last = groups[-1][0].line if groups else 0
+    if last > len(references) or any(map(str.strip, references[last:])):
+        _refuse(path, len(references), last)
     metric = bleu_metric(tokenize, effective_order=True)
     statistics = [_statistics(metric, group, references[group[0].line - 1]) for group in groups]
     listed = {group[0].line for group in groups}
@@ -323,14 +320,8 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize
     return TuningResult(best, found, bleu([0] * len(groups)), bleu(oracle))
 
 
-def _check_lines(groups: Sequence[Group], references: Sequence[str], path: str) -> None:
-    last = groups[-1][0].line if groups else 0
-    if last > len(references) or any(map(str.strip, references[last:])):
-        _refuse(path, len(references), last)
-
-
-def _terms(group: Group) -> npt.NDArray[np.float64]:
-    """The terms of each hypothesis, ``(hypotheses, 3)``."""
+def _terms(group: Sequence[Candidate]) -> npt.NDArray[np.float64]:
+    """The terms of each hypothesis that :class:`Weights` weigh, ``(hypotheses, 3)``."""
     return np.array([(found.log_probability, found.reverse, found.tokens) for found in group], dtype=np.float64)
 
 
@@ -367,30 +358,23 @@ class ExpectedUtility:
 
     def __init__(self, utility: Utility, weighting: Weighting, tokenize: str = "13a") -> None:
         self._metric = CHRF() if utility == "chrf" else bleu_metric(tokenize, effective_order=True)
-        self._weigh: Callable[[Sequence[Candidate]], list[float]] = _uniform if weighting == "uniform" else _by_model
+        self._weighting = weighting
 
     def scores(self, group: Sequence[Candidate]) -> list[float]:
         """``sum(p(y') u(y, y'))`` over the hypotheses ``y'`` of the list, itself included, for each ``y``; 0 to 100."""
-        mass: dict[str, list[float]] = {}
-        for candidate, weight in zip(group, self._weigh(group), strict=True):
-            mass.setdefault(candidate.text, []).append(weight)
-        sums = {text: math.fsum(parts) for text, parts in mass.items()}
+        weights = np.full(len(group), 1.0)
+        if self._weighting == "model":
+            log_probabilities = np.array([candidate.log_probability for candidate in group])
+            weights = np.exp(log_probabilities - log_probabilities.max())
+        mass: dict[str, list[float]] = defaultdict(list)
+        for candidate, weight in zip(group, (weights / weights.sum()).tolist(), strict=True):
+            mass[candidate.text].append(weight)
+        sums = {text: math.fsum(parts) for text, parts in mass.items()}  # exact, so that equal ones stay equal
         expected = {
             text: math.fsum(weight * self._metric.sentence_score(text, [other]).score for other, weight in sums.items())
             for text in sums
         }
         return [expected[candidate.text] for candidate in group]
-
-
-def _uniform(group: Sequence[Candidate]) -> list[float]:
-    return [1.0 / len(group)] * len(group)
-
-
-def _by_model(group: Sequence[Candidate]) -> list[float]:
-    best = max(candidate.log_probability for candidate in group)
-    weights = [math.exp(candidate.log_probability - best) for candidate in group]
-    total = math.fsum(weights)
-    return [weight / total for weight in weights]
 
 
 def oracle_lines(groups: Iterable[list[Candidate]], references: Iterable[str], path: str) -> Iterator[str]:
