@@ -1,6 +1,6 @@
 """What an update of each layout asks of a device: counted on a faked one, and stored beside this file.
 
-``python -m benchmarks gpu --count`` counts again, which takes minutes, a C++ compiler, triton and no device.
+``python -m benchmarks gpu --count`` counts again, which takes minutes, a C++ compiler and no device.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ def load_counts() -> dict[Counted, Counts]:
 
 
 def count(counted: Counted) -> Counts:
-    """Count an update on a faked device, in a new process, with the Triton kernels."""
+    """Count an update on a faked device, in a new process."""
     sys.path.append(str(ROOT / "tests"))
     from support.cuda.updates import Layout, record_update
 
     overrides = (f"batch.micro_batches={counted.micro_batches}",)
     fragments = (f"zero{counted.stage}", "bf16")
-    recorded = record_update(Layout(counted.preset, fragments, counted.gpus, overrides, VOCABULARY, kernels=True))
+    recorded = record_update(Layout(counted.preset, fragments, counted.gpus, overrides, VOCABULARY))
     return Counts(
         operators=merge(recorded.operators),
         waits=sum(recorded.waits.values()),

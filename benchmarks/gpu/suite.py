@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=("base", "big"), default=["base", "big"])
     parser.add_argument("--acts", nargs="+", choices=("train", "decode"), default=["train", "decode"])
     parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp16", "fp32"), help="default: bf16 fp16")
-    parser.add_argument("--backends", nargs="+", choices=("varlen", "short", "padded"), help="default: varlen, padded")
+    parser.add_argument("--backends", nargs="+", choices=("varlen", "padded"), help="default: varlen, padded")
     parser.add_argument("--compile", choices=("no", "yes", "both"), default="both", help="torch.compile of the layers")
     parser.add_argument("--loops", nargs="+", choices=("engine", "bare"), default=["engine"])
     parser.add_argument("--micro-batches", type=_count, help="micro-batches per update; default: 1, padded 8")
@@ -78,7 +78,7 @@ def main(options: argparse.Namespace) -> int:
         print(format_header("no device", options.command))
         print(describe_predictions(options.predict, options.gpus))
         return 0
-    if options.smoke and {"varlen", "short"} & set(options.backends or ()):
+    if options.smoke and "varlen" in (options.backends or ()):
         print("--smoke runs on the CPU, which only has the backend padded: remove --backends", file=sys.stderr)
         return 2
     if not options.smoke and not torch.cuda.is_available():

@@ -18,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 from dstransformer.config import ModelConfig, Precision
 from dstransformer.data.plan import LengthSums
 from dstransformer.model.loss import CHUNK_LOGITS
-from dstransformer.model.ops.gpu_library import MIN_ELEMENTS
 from dstransformer.model.ops.varlen import MAX_WIDTH, Backend
 from dstransformer.model.transformer import Transformer
 
@@ -83,7 +82,8 @@ def training_flops(config: ModelConfig, rows: int, sums: LengthSums) -> int:
     return 3 * forward
 
 
-# Memory, on a CUDA device in half precision with attention over packed sentences (``varlen``) and the Triton kernels
+# Memory, on a CUDA device in half precision with attention over packed sentences (``varlen``) and PyTorch's operators:
+# what PyTorch compiles of them takes less
 
 
 def uses_varlen(config: ModelConfig, backend: Backend, precision: Precision) -> bool:
@@ -108,8 +108,8 @@ def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int, *, r
     encoder, decoder = config.encoder_depth, config.decoder_depth
     src, tgt = encoder * width * _HALF, decoder * width * _HALF
     if not recompute:
-        src = encoder * _layer_bytes(config, src_tokens, 0) + decoder * _memory_bytes(config)
-        tgt = decoder * _layer_bytes(config, tgt_tokens, 1)
+        src = encoder * _layer_bytes(config, 0) + decoder * _memory_bytes(config)
+        tgt = decoder * _layer_bytes(config, 1)
     norm = width * _HALF + 2 * _SINGLE if config.norm == "pre" else 0
     embedded = width * _HALF + (width * _MASK if config.dropout else 0) + norm
     return (src + embedded) * src_tokens + (tgt + embedded) * tgt_tokens
@@ -121,7 +121,7 @@ def recomputed_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> i
     That is what the layer keeps otherwise, and the gradients of its feed-forward network.
     """
     gradients = (config.d_ff + 3 * config.d_model) * _HALF
-    return _memory_bytes(config) * src_tokens + (_layer_bytes(config, tgt_tokens, 1) + gradients) * tgt_tokens
+    return _memory_bytes(config) * src_tokens + (_layer_bytes(config, 1) + gradients) * tgt_tokens
 
 
 def _memory_bytes(config: ModelConfig) -> int:
@@ -129,11 +129,10 @@ def _memory_bytes(config: ModelConfig) -> int:
     return _kept(config, config.num_heads * config.d_k, config.num_heads * config.d_v) * _HALF
 
 
-def _layer_bytes(config: ModelConfig, tokens: int, cross_attentions: int) -> int:
+def _layer_bytes(config: ModelConfig, cross_attentions: int) -> int:
     """What a layer keeps per token, without the keys and values of the memory."""
     width = config.d_model
-    recomputed = tokens * width >= MIN_ELEMENTS  # the mask, by the kernel
-    mask = width * _MASK if config.dropout and not recomputed else 0
+    mask = width * _MASK if config.dropout else 0
     residual = 2 * (width * _HALF + _SINGLE) + mask
     keys, values = config.num_heads * config.d_k, config.num_heads * config.d_v
     attended = _attended_bytes(config)
@@ -150,7 +149,7 @@ def _layer_bytes(config: ModelConfig, tokens: int, cross_attentions: int) -> int
 def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int) -> int:
     """What the loss of a micro-batch needs while it is computed, beside the activations.
 
-    The gradient of the logits replaces them.
+    Beside a chunk's logits there are log-probabilities and smoothed targets in fp32, and the gradient.
 
     Args:
         config: The architecture.
@@ -161,7 +160,7 @@ def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int) -> int:
     matrix = rows * config.d_model
     matrices = 2 if tgt_tokens > chunk else 1  # the gradient of this chunk, and the sum of those before
     gradient = tgt_tokens * config.d_model * _HALF + matrices * matrix * _SINGLE
-    return min(tgt_tokens, chunk) * rows * _HALF + matrix * _HALF + gradient
+    return min(tgt_tokens, chunk) * rows * 2 * (_HALF + _SINGLE) + matrix * _HALF + gradient
 
 
 def _attended_bytes(config: ModelConfig) -> int:

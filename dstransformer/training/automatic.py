@@ -17,7 +17,7 @@ import torch
 from dstransformer.config import AUTO_PRECISION, Config, Precision, compose, precision_of
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError
-from dstransformer.model.ops import gpu_kernels_name, processor_flags, processor_name
+from dstransformer.model.ops import processor_flags, processor_name
 from dstransformer.training.checkpoints.resume import Resumed
 from dstransformer.training.devices import GPU_MEMORY
 from dstransformer.training.estimate import setup_peak_bytes
@@ -206,7 +206,7 @@ def usable_bytes(device: torch.device) -> int | None:
     """Bytes that the tensors of an update may take on a GPU, 0 if its memory is not predicted; None for a CPU."""
     if device.type != "cuda":
         return None
-    if torch.cuda.get_device_capability(device) < (8, 0) or gpu_kernels_name(device) == "none":
+    if torch.cuda.get_device_capability(device) < (8, 0):
         return 0
     return usable_of(torch.cuda.get_device_properties(device).total_memory)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,6 @@ _WITHOUT_KERNEL = {
 #: Operators that read or write as much of their first tensor as their result or their source holds.
 _SPARSE = {"embedding", "gather", "index", "index_select", "scatter_add_", "index_copy_", "index_add_"}
 
-#: Operators that read logits in half precision twice, and write their gradient over them.
-_IN_TWO_PASSES = {"cross_entropy_", "r_drop_cross_entropy_"}
-
 #: The factors of the operations of a product, by operator: the arguments that are its two matrices.
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
 
@@ -49,6 +46,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         operators: Calls of each operator, with the precision of its result, the bytes that one call reads and writes,
             and the operations of one call if it is a product.
+        namespaces: The namespaces of the operators, of those without a kernel too.
         waits: How often the host waited for the device, by reason and function.
         live_bytes: Bytes of all storages on the device that are alive.
         peak_bytes: The largest ``live_bytes`` since the last :meth:`clear`.
@@ -58,6 +56,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: Counter[tuple[str, str, int, int]] = Counter()
+        self.namespaces: set[str] = set()
         self.waits: Counter[str] = Counter()
         self.live_bytes = self.peak_bytes = 0
         self.at_peak = ""
@@ -66,18 +65,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def clear(self) -> None:
         """Forget all but what is alive."""
         self.operators.clear()
+        self.namespaces.clear()
         self.waits.clear()
         self.peak_bytes = self.live_bytes
 
     def wait(self, reason: str) -> None:
         """Count a wait of the host for the device, under the function that asked for it."""
         self.waits[f"{reason}: {_caller()}"] += 1
-
-    def kernel(self, name: str, arguments: Sequence[Any]) -> None:
-        """Record a kernel that is not an operator of PyTorch, and reads or writes each of its tensors once."""
-        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        dtype = str(tensors[0].dtype).removeprefix("torch.")
-        self.operators[name, dtype, sum(_sizes(tensors)), 0] += 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -90,6 +84,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             parts = func.decompose(*args, **given)  # inference mode leaves it whole
         if parts is not NotImplemented:
             return parts
+        self.namespaces.add(func.namespace)
         name = str(func.overloadpacket.__name__)
         if name == "_local_scalar_dense":
             return self._read(args[0])
@@ -174,10 +169,7 @@ def _bytes_moved(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     if name in _SPARSE:
         rest = inputs[1:] if name.endswith("_") else outputs
         return 2 * sum(_sizes(rest))
-    moved = sum(_sizes(inputs)) + sum(_sizes(outputs))
-    if name in _IN_TWO_PASSES:
-        moved += 2 * sum(_sizes([tensor for tensor in inputs if tensor.element_size() == 2]))
-    return moved
+    return sum(_sizes(inputs)) + sum(_sizes(outputs))
 
 
 def _product_flops(name: str, args: tuple[Any, ...]) -> int:

@@ -51,17 +51,13 @@ def test_what_a_processor_has_instructions_for(
     assert Devices.of(CPU) == ({"fp32", *native}, None)
 
 
-@pytest.mark.parametrize(("capability", "kernels", "expected"), [
-    ((9, 0), "triton", (ALL, 71 * GIB)), ((8, 0), "triton", (ALL, 71 * GIB)), ((8, 0), "none", (ALL, 0)),
-    ((7, 5), "triton", (ALL - {"bf16"}, 0)),
+@pytest.mark.parametrize(("capability", "expected"), [
+    ((9, 0), (ALL, 71 * GIB)), ((8, 0), (ALL, 71 * GIB)), ((7, 5), (ALL - {"bf16"}, 0)),
 ])  # fmt: skip
-def test_what_a_gpu_has(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], kernels: str, expected: object
-) -> None:
-    """A tenth of the memory and a GiB are left free; without our kernels an update takes more than is predicted."""
+def test_what_a_gpu_has(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: object) -> None:
+    """A tenth of the memory and a GiB are left free."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * GIB))
-    monkeypatch.setattr(automatic, "gpu_kernels_name", lambda _: kernels)
     assert Devices.of(GPU) == expected
 
 

@@ -74,7 +74,7 @@ def test_attention_that_cannot_run_is_a_row(tmp_path: Path, capsys: pytest.Captu
     assert main(["gpu-attention", "--smoke", "--micro-batches", "1", "--json", str(table)]) == 0
     rows = json.loads(table.read_text())["rows"]
     assert [(kind, name) for _, kind, name, *_ in rows] == [
-        (kind, name) for kind in ("self", "causal", "memory") for name in ("flash", "efficient", "short", "padded")
+        (kind, name) for kind in ("self", "causal", "memory") for name in ("flash", "efficient", "padded")
     ]
     for _, _, name, error, *times in rows:
         if name == "padded":
