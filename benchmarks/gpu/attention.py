@@ -24,7 +24,7 @@ from benchmarks.lib.tables import format_table
 from dstransformer.data.packing import PackedBatch, Packing
 from dstransformer.data.plan import build_budget
 from dstransformer.model import ops
-from dstransformer.model.ops import gpu_library, reference, varlen
+from dstransformer.model.ops import reference, varlen
 
 _COLUMNS = "batch | attention | by | relative error: | forward, ms: | forward and backward, ms:"
 
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(f"{describe(device)}; kernels: {ops.gpu_kernels_name(device) if device.type == 'cuda' else 'none'}")
+    print(describe(device))
     rows = []
     for name, batch, heads in _batches(options):
         src, tgt = batch.src_packing.to(device), batch.tgt_packing.to(device)
@@ -114,17 +114,6 @@ def _compare(
             yield [name, f"{type(failure).__name__}: {said[:80]}", "", ""]
 
 
-def _short(
-    queries: Tensor, keys_values: Tensor | None, packing: Packing, keys: Packing, shape: ops.HeadShape
-) -> Tensor:
-    longest, widest = max(packing.max_len, keys.max_len), max(shape.d_k, shape.d_v)
-    if not gpu_library.can_attend(queries, longest, widest, 0.0):
-        raise RuntimeError("needs a CUDA device, Triton, and sentences and heads within its limits")
-    from dstransformer.model.ops import gpu_attention
-
-    return gpu_attention.attention(queries, keys_values, packing, keys, shape)
-
-
 def _efficient(
     queries: Tensor, keys_values: Tensor | None, packing: Packing, keys: Packing, shape: ops.HeadShape
 ) -> Tensor:
@@ -146,7 +135,6 @@ def _padded(
 ATTENTIONS: dict[str, Attention] = {
     "flash": varlen.attention,
     "efficient": _efficient,
-    "short": _short,
     "padded": _padded,
 }
 

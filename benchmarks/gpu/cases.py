@@ -10,12 +10,12 @@ from typing import Any, Literal
 from dstransformer.config import Config, Precision, load_config
 
 Act = Literal["train", "decode"]
-AttentionBackend = Literal["varlen", "short", "padded"]
+AttentionBackend = Literal["varlen", "padded"]
 Loop = Literal["engine", "bare"]
 
 #: Micro-batches per update, beside the case as shipped, which has those of the preset. Without padding, one is enough
 #: and keeps the kernels large. The padded backend needs micro-batches of similar lengths, as in the presets.
-MICRO_BATCHES: dict[AttentionBackend, int] = {"varlen": 1, "short": 1, "padded": 8}
+MICRO_BATCHES: dict[AttentionBackend, int] = {"varlen": 1, "padded": 8}
 
 #: Overrides for ``--smoke``, to run the same code on a CPU within seconds.
 SMOKE_SIZES = (

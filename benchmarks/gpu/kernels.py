@@ -1,4 +1,4 @@
-"""Each operation of the model that has a kernel of its own: its error against float64, and its time.
+"""Each operation that PyTorch compiles on a GPU, and has a kernel on a CPU: its error against float64, and its time.
 
 The error is the largest difference over the largest value. The reference in the same precision stands beside it. The
 product with bias and ReLU in one kernel of cuBLAS is a proposal: the model takes it once a device has shown that it is
@@ -44,8 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kernels = ops.gpu_kernels_name(device) if device.type == "cuda" else "those of the CPU"
-    print(f"{describe(device)}; kernels: {kernels}")
+    compiler = ops.compiler_name() if device.type == "cuda" else "the kernels of the CPU"
+    print(f"{describe(device)}; compiled by: {compiler}")
     rows = []
     for name, (kernel, plain, formula, inputs) in _operations(options.tokens, options.pieces, device).items():
         exact = formula(*(one.double() for one in inputs))
@@ -133,7 +133,7 @@ def _operations(tokens: int, pieces: int, device: torch.device) -> dict[str, Ope
         "product, bias, ReLU": (fused_relu, _plain_relu, _plain_relu, [draw(tokens, 512), draw(2048, 512), draw(2048)]),
         "best pieces": (
             choose(ops.best_pieces),
-            choose(reference.best_pieces_in_few_kernels),
+            choose(reference.best_pieces),
             lambda logits: logits.log_softmax(dim=-1)[:, 2:].topk(8).values,
             [draw(tokens, pieces)],
         ),

@@ -127,7 +127,7 @@ versions() {
 export -f versions
 
 first() {
-  # Side by side: what needs no quiet machine. Triton compiles about 150 kernels for the tests.
+  # Side by side: what needs no quiet machine. PyTorch compiles about 50 functions for the tests.
   UNTIL=$((END - 110))
   beside part versions 100 bash -c versions
   beside on_gpu

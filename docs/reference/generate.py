@@ -52,7 +52,7 @@ Under a launcher, the launcher's exit status counts; [launching](../guide/launch
 |---|---|
 | `DST_DEBUG=1` | an error also prints the traceback |
 | `DST_CPU_KERNELS=0` | PyTorch's operators instead of the compiled CPU kernels |
-| `DST_GPU_KERNELS=0` | PyTorch's operators instead of the Triton kernels of a GPU |
+| `TORCH_COMPILE_DISABLE=1` | PyTorch's operators instead of the functions that it compiles on a GPU |
 | `OMP_NUM_THREADS` | threads of each process; unset, processes share the cores they may run on |
 | `CXX` | compiler of the CPU kernels, instead of `g++` |
 | `XDG_CACHE_HOME` | folder of compiled kernels and downloads, instead of `~/.cache` |

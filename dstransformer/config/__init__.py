@@ -19,7 +19,6 @@ from dstransformer.config.loading import (
     read_config,
     read_yaml,
     uses_cpu_kernels,
-    uses_gpu_kernels,
     width_warning,
     write_config,
 )
@@ -66,7 +65,6 @@ __all__ = [
     "read_config",
     "read_yaml",
     "uses_cpu_kernels",
-    "uses_gpu_kernels",
     "width_warning",
     "write_config",
     "zero_stage",

@@ -324,23 +324,10 @@ def uses_cpu_kernels(environment: Mapping[str, str]) -> bool:
     Raises:
         ConfigError: The variable is set to another value than 0 and 1.
     """
-    return _is_on(environment, "DST_CPU_KERNELS", "CPU kernels")
-
-
-def uses_gpu_kernels(environment: Mapping[str, str]) -> bool:
-    """Whether ``DST_GPU_KERNELS`` leaves the Triton kernels of a GPU on; ``0`` turns them off.
-
-    Raises:
-        ConfigError: It is neither 0 nor 1.
-    """
-    return _is_on(environment, "DST_GPU_KERNELS", "GPU kernels")
-
-
-def _is_on(environment: Mapping[str, str], variable: str, kernels: str) -> bool:
-    switch = environment.get(variable, "")
+    switch = environment.get("DST_CPU_KERNELS", "")
     if switch not in ("", "0", "1"):
         raise ConfigError(
-            f"the environment variable {variable} is {shown(switch)}: set it to 0 to turn the {kernels} off, "
+            f"the environment variable DST_CPU_KERNELS is {shown(switch)}: set it to 0 to turn the CPU kernels off, "
             "or unset it"
         )
     return switch != "0"

@@ -222,7 +222,7 @@ class TrainingConfig(Section):
     mixture: list[MixtureStage]
     window_pairs: Annotated[int, Field(ge=0, le=2**30)]
     log_every: Count
-    attention_backend: Literal["auto", "varlen", "short", "padded"]
+    attention_backend: Literal["auto", "varlen", "padded"]
     tf32: bool
     activation_checkpointing: bool
     int8_weights: bool

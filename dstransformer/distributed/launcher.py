@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dstransformer.config import uses_cpu_kernels, uses_gpu_kernels
+from dstransformer.config import uses_cpu_kernels
 from dstransformer.errors import UserError, shown
 
 logger = logging.getLogger(__name__)
@@ -107,11 +107,9 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
     Raises:
         UserError: ``DS_ACCELERATOR`` is neither ``cpu`` nor ``cuda``, ``MASTER_PORT`` is not a port,
-            ``OMP_NUM_THREADS`` is not a number of threads, or ``DST_CPU_KERNELS`` or ``DST_GPU_KERNELS`` is
-            not 0 or 1.
+            ``OMP_NUM_THREADS`` is not a number of threads, or ``DST_CPU_KERNELS`` is not 0 or 1.
     """
     uses_cpu_kernels(environment)
-    uses_gpu_kernels(environment)
     for name, largest in (("MASTER_PORT", 65535), ("OMP_NUM_THREADS", 2**16)):
         value = environment.get(name, "1").partition(",")[0].strip()
         if not (value.isascii() and value.isdecimal()) or not 1 <= int(value) <= largest:

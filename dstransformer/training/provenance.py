@@ -20,7 +20,7 @@ from dstransformer.data.windows import is_windowed
 from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
-from dstransformer.model.ops import gpu_kernels_name, kernels_fingerprint, processor_name
+from dstransformer.model.ops import compiler_name, kernels_fingerprint, processor_name
 from dstransformer.tracking.events import RunStart
 from dstransformer.tracking.mlflow.location import resolve_experiment, resolve_tracking_uri
 from dstransformer.training.checkpoints.resume import Resumed
@@ -168,7 +168,7 @@ def _git(*arguments: str) -> str | None:
 def describe_hardware(world: World) -> dict[str, str]:
     """The hardware facts that can change the last bits of a result; the same on every rank. Collective."""
     if world.device.type == "cuda":
-        own = {"device": torch.cuda.get_device_name(world.device), "gpu_kernels": gpu_kernels_name(world.device)}
+        own = {"device": torch.cuda.get_device_name(world.device), "gpu_kernels": compiler_name()}
     else:
         own = {
             "device": processor_name(),

@@ -1,21 +1,24 @@
-"""Tests that need a CUDA device: the varlen backend against the padded one, compiled layers, and training."""
+"""Tests that need a CUDA device: compiled functions against the reference, the varlen backend, and training."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from support.models.compiled import FUNCTIONS, check
 from support.models.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
 from support.processes.forks import environment
 from support.processes.launching import run_command
 from support.training.runs import TINY, losses
 
 from dstransformer.config import load_config
+from dstransformer.data.packing import Packing
 from dstransformer.decoding import beam_search
-from dstransformer.model import Ensemble, Transformer, open_bundle
+from dstransformer.model import Ensemble, Transformer, open_bundle, ops
 from dstransformer.model.ops import Backend
 
 pytestmark = [
@@ -51,6 +54,53 @@ def worst_error(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     """The largest relative error of any gradient, by norm."""
     assert found.keys() == expected.keys()
     return max(float((found[name] - true).norm() / true.norm()) for name, true in expected.items())
+
+
+@pytest.fixture
+def no_waits() -> Iterator[None]:
+    """Fail if the host waits for the device."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_compiled_functions_compute_what_the_reference_does(name: str, dtype: torch.dtype) -> None:
+    for rows in (64, 7, 9000, 300, 1, 0):
+        check(name, dtype, rows, "cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_operations_do_not_wait(dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
+    targets = torch.zeros(50, dtype=torch.int64, device="cuda")
+    gain = torch.zeros(512, device="cuda", requires_grad=True)
+    packing = Packing.from_lengths([30] * 500).pin_memory().to("cuda", non_blocking=True)
+
+    def compute() -> None:
+        logits = torch.zeros(50, 37_000, dtype=dtype, device="cuda")
+        with torch.inference_mode():
+            ops.best_pieces(logits, 2, 37_000, 8)
+        ops.cross_entropy(logits, targets, 0.1, 1.0)
+        ops.r_drop_cross_entropy((logits, logits.clone()), targets, 0.1, 5.0, 1.0)
+        x = torch.zeros(15_000, 512, dtype=dtype, device="cuda", requires_grad=True)
+        normed = ops.residual_norm(x, x, gain, gain, 1e-6, 0.1)
+        attended = ops.attention(normed, None, packing, packing, ops.HeadShape(8, 20, 24, causal=True), 0.0, "auto")
+        attended.sum().backward()
+        ops.weight_gradient(logits, x.detach()[:50])
+
+    compute()  # compiles
+    request.getfixturevalue("no_waits")
+    compute()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_gradients_of_weights_are_in_fp32(dtype: torch.dtype) -> None:
+    grad, x = (torch.randn(2, 25_000, 256, device="cuda") / 16).to(dtype).unbind()
+    found = ops.weight_gradient(grad, x)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), grad.double().t() @ x.double(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", HALVES)

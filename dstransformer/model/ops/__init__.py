@@ -2,10 +2,8 @@
 
 - ``reference``: each operation in plain PyTorch. This defines the result.
 - ``rounding``: weights in the precision of the computation, and of 8 bits.
-- ``dispatch``: chooses the implementation of each operation.
+- ``dispatch``: chooses the implementation of each operation, and has PyTorch compile the reference for a GPU.
 - ``cpu``: oneDNN, and the compiled CPU kernels of ``library``.
-- ``gpu_loss``, ``gpu_norm``, ``gpu_attention``, ``gpu_best``: the Triton kernels of a GPU, in ``gpu_…_kernels``.
-  ``gpu_library`` says if they can run.
 - ``varlen``: PyTorch's variable-length attention on a GPU.
 - ``caches``: keys and values of a decoder that computes one position at a time.
 """
@@ -15,6 +13,7 @@ from dstransformer.model.ops.dispatch import (
     attention,
     best_pieces,
     build_caches,
+    compiler_name,
     cross_entropy,
     linear,
     prepare_linear,
@@ -22,7 +21,6 @@ from dstransformer.model.ops.dispatch import (
     residual_norm,
     weight_gradient,
 )
-from dstransformer.model.ops.gpu_library import gpu_kernels_name
 from dstransformer.model.ops.library import (
     DTYPES,
     kernels_fingerprint,
@@ -44,9 +42,9 @@ __all__ = [
     "best_pieces",
     "build_caches",
     "check_backend",
+    "compiler_name",
     "cross_entropy",
     "dropout",
-    "gpu_kernels_name",
     "int8_values",
     "kernels_fingerprint",
     "linear",

@@ -1,24 +1,96 @@
 """The operations of the model, and the choice of the implementation of each, which is made only here.
 
 :mod:`dstransformer.model.ops.reference` has the formulas. On a CPU, compiled kernels and oneDNN replace most of them
-(``cpu``); on a GPU, Triton kernels do (``gpu_*``), and flash attention replaces attention (``varlen``). Modules with
-Triton kernels are imported when they are first used, because only machines with a GPU have Triton.
+(``cpu``). On a GPU PyTorch compiles the formulas themselves (:func:`compiled_on_cuda`), and its flash attention
+replaces attention (``varlen``).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
 
+import torch
 from torch import Tensor
 
 from dstransformer.config import Activation
 from dstransformer.data.packing import Packing
-from dstransformer.model.ops import cpu, gpu_library, reference, varlen
+from dstransformer.model.ops import cpu, reference, varlen
 from dstransformer.model.ops.caches import Caches, PackedCaches, PaddedCaches
 from dstransformer.model.ops.library import LANES, can_compute
 from dstransformer.model.ops.reference import HeadShape
 from dstransformer.model.ops.rounding import rounded
 from dstransformer.model.ops.varlen import Backend
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The types of the devices for which functions are compiled.
+COMPILED = ("cuda",)
+
+
+def compiled_on_cuda(function: Callable[P, R]) -> Callable[P, R]:
+    """Let PyTorch compile a function of the reference for tensors on a CUDA device.
+
+    The number of rows is dynamic, so no new length compiles anew (but 0 and 1 row do); the widths are static, so the
+    compiler knows how rows are aligned. Elsewhere, inside a larger graph of the user's, and where the compiler cannot
+    run, the function itself runs.
+
+    Args:
+        function: Its first argument is a tensor; every matrix, and every vector of integers, has a row a token.
+    """
+    compiled: Callable[P, R] | None = None
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal compiled
+        first = args[0]
+        assert isinstance(first, Tensor)
+        if first.device.type not in COMPILED or torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        from torch._dynamo import config, maybe_mark_dynamic  # here, as it takes seconds and a CPU does without
+        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
+        if config.disable:  # TORCH_COMPILE_DISABLE=1
+            return function(*args, **kwargs)
+        if compiled is None:
+            compiled = torch.compile(function, fullgraph=True)
+        for tensor in args:
+            if isinstance(tensor, Tensor) and (tensor.dim() > 1 or not tensor.is_floating_point()):
+                maybe_mark_dynamic(tensor, 0)
+        try:
+            return compiled(*args, **kwargs)
+        except (TorchDynamoException, FailOnRecompileLimitHit) as error:
+            _warn_of_compiler(" ".join(str(error).split())[:300])
+            compiled = function
+            return function(*args, **kwargs)
+
+    return run
+
+
+@cache
+def _warn_of_compiler(reason: str) -> None:
+    logger.warning("cannot compile for the GPU, so it is slower and draws other dropout masks: %s", reason)
+
+
+def compiler_name() -> str:
+    """The version of Triton, with which PyTorch compiles for a GPU; ``none`` without it."""
+    try:
+        import triton
+    except ImportError:
+        return "none"
+    return f"triton {triton.__version__}"
+
+
+_bias_activation = compiled_on_cuda(reference.bias_activation)
+_residual_norm = compiled_on_cuda(reference.residual_norm)
+_cross_entropy = compiled_on_cuda(reference.cross_entropy)
+_r_drop_cross_entropy = compiled_on_cuda(reference.r_drop_cross_entropy)
+_best_pieces = compiled_on_cuda(reference.best_pieces)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: Activation | None = None) -> Tensor:
@@ -27,21 +99,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: Activa
     Args:
         x: ``(rows, in_features)``.
         weight: ``(out_features, in_features)``. If its precision is another than that of ``x``, it is rounded to it.
-        bias: ``(out_features,)``, or None, in the precision of the weights.
-        activation: One of ``reference.ACTIVATIONS``, or None. ReLU is a part of the product; NaN stays NaN.
+        bias: ``(out_features,)``, or None without activation, in the precision of the weights.
+        activation: One of ``reference.ACTIVATIONS``, or None. NaN stays NaN.
 
     Returns:
         ``(rows, out_features)``, in the precision of ``x``.
     """
-    if activation is not None and activation != "relu":
-        return reference.ACTIVATIONS[activation](linear(x, weight, bias))
-    relu = activation == "relu"
     if can_compute(x):
         bias = None if bias is None else rounded(bias, x.dtype)
-        return cpu.linear(x, rounded(weight, x.dtype), bias, relu=relu)
-    if weight.dtype != x.dtype:
-        return reference.mixed_linear(x, weight, bias, relu=relu)
-    return reference.linear(x, weight, bias, relu=relu)
+        if activation is None or activation == "relu":
+            return cpu.linear(x, rounded(weight, x.dtype), bias, relu=activation == "relu")
+        return reference.ACTIVATIONS[activation](cpu.linear(x, rounded(weight, x.dtype), bias))
+    if activation is None:
+        return reference.linear(x, weight, bias)
+    assert bias is not None
+    return _bias_activation(reference.linear(x, weight, None), bias, activation)
 
 
 def prepare_linear(
@@ -55,12 +127,12 @@ def prepare_linear(
         activation: As for :func:`linear`.
         repeated: Several products follow, so a copy of the weights in the order that the product reads them in pays.
     """
-    if activation is not None and activation != "relu":
+    relu = activation == "relu" and can_compute(weight)
+    if activation is not None and not relu:
         product, function = prepare_linear(weight, bias, repeated=repeated), reference.ACTIVATIONS[activation]
         return lambda x: function(product(x))
-    relu = activation == "relu"
     if not can_compute(weight):
-        return lambda x: reference.linear(x, weight, bias, relu=relu)
+        return lambda x: reference.linear(x, weight, bias)
     if repeated:
         return cpu.prepare_linear(weight, bias, relu=relu)
     return lambda x: cpu.multiply(x, weight, bias, relu=relu)
@@ -87,19 +159,15 @@ def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, 
     Args:
         x: ``(…, d_model)``.
         y: Of the same shape.
-        gain: ``(d_model,)``. If its precision is another than that of ``x``, it is rounded to it, except on a GPU.
+        gain: ``(d_model,)``. If its precision is another than that of ``x``, it is rounded to it.
         bias: As ``gain``.
         eps: Added to the variance.
         p: Probability that an element of ``y`` is dropped, less than 1.
     """
-    if gpu_library.can_norm(x, y, p):
-        from dstransformer.model.ops import gpu_norm
-
-        return gpu_norm.residual_norm(x, y, gain, bias, eps, p)
     gain, bias = rounded(gain, x.dtype), rounded(bias, x.dtype)
     if x.shape[-1] % LANES == 0 and can_compute(x, y, gain):
         return cpu.residual_norm(x, y, gain, bias, eps, p)
-    return reference.residual_norm(x, y, gain, bias, eps, p)
+    return _residual_norm(x, y, gain, bias, eps, p)
 
 
 def cross_entropy(
@@ -117,12 +185,8 @@ def cross_entropy(
         The smoothed loss and the negative log-likelihood, scalars in fp32, and the gradient of the former with respect
         to the logits: ``(rows, pieces)``, 0 for filler.
     """
-    if gpu_library.can_compute(logits):
-        from dstransformer.model.ops import gpu_loss
-
-        return gpu_loss.cross_entropy_(logits, targets, label_smoothing, gradient_scale)
     if gradient_scale != 1.0 or not can_compute(logits):
-        return reference.cross_entropy(logits, targets, label_smoothing, gradient_scale)
+        return _cross_entropy(logits, targets, label_smoothing, gradient_scale)
     tokens = targets.numel()
     loss, nll = cpu.cross_entropy_(logits[:tokens], targets, label_smoothing)
     logits[tokens:] = 0.0
@@ -146,14 +210,10 @@ def r_drop_cross_entropy(
         The loss and the mean negative log-likelihood of the two passes, scalars in fp32, and the gradients of the loss
         with respect to the logits.
     """
-    if gpu_library.can_compute(*logits):
-        from dstransformer.model.ops import gpu_loss
-
-        return gpu_loss.r_drop_cross_entropy_(logits, targets, label_smoothing, alpha, gradient_scale)
     if gradient_scale == 1.0 and can_compute(*logits):
         loss, nll = cpu.r_drop_cross_entropy_(logits, targets, label_smoothing, alpha)
         return loss.sum(), nll.sum(), logits
-    return reference.r_drop_cross_entropy(logits, targets, label_smoothing, alpha, gradient_scale)
+    return _r_drop_cross_entropy(*logits, targets, label_smoothing, alpha, gradient_scale)
 
 
 def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,13 +231,7 @@ def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tenso
     """
     if can_compute(logits):
         return cpu.best_pieces(logits, first, end, count)
-    if gpu_library.can_choose(logits, count):
-        from dstransformer.model.ops import gpu_best
-
-        return gpu_best.best_pieces(logits, first, end, count)
-    if logits.is_cuda:
-        return reference.best_pieces_in_few_kernels(logits, first, end, count)
-    return reference.best_pieces(logits, first, end, count)
+    return _best_pieces(logits, first, end, count)
 
 
 def attention(
@@ -199,18 +253,12 @@ def attention(
         key_packing: The sentences of the keys, as many.
         shape: The shape of the heads.
         p: Probability that an attention weight is dropped.
-        backend: ``auto`` is the fastest that can run; ``varlen`` is ``auto`` without the kernels for a CPU; ``short``
-            is a kernel for batches without long sentences, and ``varlen`` for the others; ``padded`` is the reference.
+        backend: ``auto`` is the fastest that can run; ``varlen`` is ``auto`` without the kernels for a CPU; ``padded``
+            is the reference.
 
     Returns:
         ``(packing.rows, heads * d_v)``, 0 for filler.
     """
-    if backend == "short" and gpu_library.can_attend(
-        queries, max(packing.max_len, key_packing.max_len), max(shape.d_k, shape.d_v), p
-    ):
-        from dstransformer.model.ops import gpu_attention
-
-        return gpu_attention.attention(queries, keys_values, packing, key_packing, shape)
     if backend != "padded" and varlen.can_compute(queries, shape, p):
         return varlen.attention(queries, keys_values, packing, key_packing, shape)
     if backend == "auto" and p == 0.0 and can_compute(queries):

@@ -38,42 +38,40 @@ class HeadShape(NamedTuple):
     causal: bool
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-    """``x W^T + b``, or ``max(0, x W^T + b)``."""
-    product = F.linear(x, weight, bias)
-    return F.relu(product) if relu else product
-
-
-def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-    """As :func:`linear`, with fp32 weights that are rounded to the precision of ``x``.
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x W^T + b``, with weights that are rounded to the precision of ``x`` if theirs is another.
 
     Without :class:`~dstransformer.model.ops.rounding.RoundedWeights` they are rounded again for the gradient and not
     kept: at ZeRO stage 3, where a rank holds a part of the weights, copies of all of them would cost more than that
     part.
     """
-    product: Tensor = _MixedLinear.apply(x, weight, bias, relu)  # type: ignore[no-untyped-call]
+    if weight.dtype == x.dtype:
+        return F.linear(x, weight, bias)
+    product: Tensor = _MixedLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return product
 
 
 class _MixedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         kept = copy_or_weight(weight, x.dtype)
-        out = linear(x, kept.to(x.dtype), None if bias is None else rounded(bias, x.dtype), relu=relu)
         ctx.biased, ctx.dtype = bias is not None, weight.dtype
-        ctx.save_for_backward(x, kept, out if relu else None)
-        return out
+        ctx.save_for_backward(x, kept)
+        return F.linear(x, kept.to(x.dtype), None if bias is None else rounded(bias, x.dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, kept, out = ctx.saved_tensors
-        if out is not None:
-            grad = torch.ops.aten.threshold_backward(grad, out, 0)
+        x, kept = ctx.saved_tensors
         grad_x = grad @ kept.to(grad.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = weight_gradient(grad, x).to(ctx.dtype) if ctx.needs_input_grad[1] else None
         grad_bias = grad.sum(dim=0, dtype=ctx.dtype) if ctx.biased else None
-        return grad_x, grad_weight, grad_bias, None
+        return grad_x, grad_weight, grad_bias
+
+
+def bias_activation(product: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+    """The activation of ``product + b``. With an fp32 bias the sum is in fp32, and so is the gradient of the bias."""
+    return ACTIVATIONS[activation]((product + bias).to(product.dtype))
 
 
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
@@ -90,7 +88,9 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """Set each element to zero with probability ``p`` and scale the others by ``1 / (1 - p)`` (section 5.4)."""
     if p == 0.0:
         return x
-    return x * keep_mask(x.shape, p, x.dtype) if x.device.type == "cpu" else F.dropout(x, p)
+    # A compiler draws the mask itself.
+    on_cpu = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return x * keep_mask(x.shape, p, x.dtype) if on_cpu else F.dropout(x, p)
 
 
 def keep_mask(shape: torch.Size, p: float, dtype: torch.dtype) -> Tensor:
@@ -125,13 +125,18 @@ def cross_entropy(
     loss = (1.0 - label_smoothing) * nll - label_smoothing * log_p.mean(dim=-1).sum()
     if gradient_scale is None:
         return loss, nll, None
-    grad = log_p.exp_().sub_(label_smoothing / pieces)
-    grad.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1.0, dtype=grad.dtype))
-    return loss, nll, fill_rows(grad.mul_(gradient_scale).to(logits.dtype), rows)
+    share = label_smoothing / pieces
+    q = torch.full_like(log_p, share).scatter_(1, targets, 1.0 - label_smoothing + share)
+    return loss, nll, fill_rows(log_p.exp_().sub_(q).mul_(gradient_scale).to(logits.dtype), rows)
 
 
 def r_drop_cross_entropy(
-    logits: tuple[Tensor, Tensor], targets: Tensor, label_smoothing: float, alpha: float, gradient_scale: float | None
+    first_logits: Tensor,
+    second_logits: Tensor,
+    targets: Tensor,
+    label_smoothing: float,
+    alpha: float,
+    gradient_scale: float | None,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
     """Half the loss of R-Drop (Liang et al., 2021, equation 4), summed over tokens, for two passes of the same tokens.
 
@@ -139,6 +144,7 @@ def r_drop_cross_entropy(
     ``(CE(P) + CE(Q)) / 2 + alpha / 2 * (KL(P, Q) + KL(Q, P)) / 2``. Half, so that two equal passes have the loss
     of one.
     """
+    logits = (first_logits, second_logits)
     scale = None if gradient_scale is None else 0.5 * gradient_scale
     first, second = (cross_entropy(z, targets, label_smoothing, scale) for z in logits)
     log_p, log_q = (z.log_softmax(dim=-1, dtype=torch.float32) for z in logits)
@@ -160,14 +166,6 @@ def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tenso
     """The ``count`` largest of ``logits[:, first:end]``, their pieces, and ``log(sum(exp(logits)))`` of each row."""
     best, pieces = logits[:, first:end].topk(count)
     return best.float(), pieces + first, logits.float().logsumexp(dim=-1)
-
-
-def best_pieces_in_few_kernels(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`best_pieces`, for a GPU, where ``logsumexp`` is six kernels that read or write all logits."""
-    best, pieces = logits[:, first:end].topk(count)
-    best, pieces = best.float(), pieces + first
-    log_p = logits.log_softmax(dim=-1, dtype=torch.float32)
-    return best, pieces, best[:, 0] - log_p.gather(1, pieces[:, :1]).squeeze(1)
 
 
 def attention_product(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool, p: float = 0.0) -> Tensor:

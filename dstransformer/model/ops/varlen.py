@@ -13,12 +13,11 @@ from torch.nn import functional as F
 from dstransformer.config import ModelConfig
 from dstransformer.data.packing import Packing
 from dstransformer.errors import ConfigError
-from dstransformer.model.ops.gpu_library import MAX_HEAD, gpu_kernels_name
 from dstransformer.model.ops.reference import HeadShape, split_projections
 
 logger = logging.getLogger(__name__)
 
-Backend = Literal["auto", "varlen", "short", "padded"]
+Backend = Literal["auto", "varlen", "padded"]
 
 #: Maximum width of a head that flash attention computes.
 MAX_WIDTH = 256
@@ -39,22 +38,16 @@ def check_backend(config: ModelConfig, backend: Backend, device: torch.device, d
         dtype: The precision of the computation.
 
     Raises:
-        ConfigError: ``varlen`` or ``short`` cannot run this model on this device in this precision.
+        ConfigError: ``varlen`` cannot run this model on this device in this precision.
     """
-    gpu = "a GPU of compute capability 8.0 or more"
-    if backend == "varlen":
-        available, device_need, widest = _is_available(device, dtype), f"{gpu} in bf16 or fp16", MAX_WIDTH
-    elif backend == "short":
-        available = device.type == "cuda" and gpu_kernels_name(device) != "none"
-        device_need, widest = f"{gpu} with the package triton and without DST_GPU_KERNELS=0", MAX_HEAD
-    else:
+    if backend != "varlen":
         return
     needs = [
         need
         for met, need in (
-            (available, device_need),
+            (_is_available(device, dtype), "a GPU of compute capability 8.0 or more in bf16 or fp16"),
             (config.attention_dropout == 0.0, "model.attention_dropout=0.0"),
-            (max(config.d_k, config.d_v) <= widest, f"model.d_k and d_v of at most {widest}"),
+            (max(config.d_k, config.d_v) <= MAX_WIDTH, f"model.d_k and d_v of at most {MAX_WIDTH}"),
         )
         if not met
     ]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -51,14 +50,11 @@ def build_extension() -> Path:
     return library
 
 
-def fake_device(
-    on_wait: Callable[[str], None], on_kernel: Callable[[str, Sequence[Any]], None], visible: int = 8
-) -> None:
+def fake_device(on_wait: Callable[[str], None], visible: int = 8) -> None:
     """Make this process, which has loaded the extension, one that has CUDA devices; it stays so.
 
     Args:
         on_wait: Called with a name whenever the host waits for the device.
-        on_kernel: Called with name and arguments of each kernel that Triton would launch.
         visible: Number of devices.
     """
     for target, name, value in _stand_ins(on_wait, visible):
@@ -67,19 +63,6 @@ def fake_device(
     mock.patch("torch._subclasses.fake_tensor.init_gpu_context").start()
     mock.patch("torch._subclasses.fake_tensor.FakeTensorMode.avoid_device_init", True).start()
     mock.patch("torch.utils.swap_tensors", _move_parameter).start()
-    if importlib.util.find_spec("triton") is not None:
-        _replace_triton(on_kernel)
-
-
-def _replace_triton(on_kernel: Callable[[str, Sequence[Any]], None]) -> None:
-    """Kernels of Triton do nothing; what they write to is memory that the caller has allocated."""
-
-    def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> None:
-        on_kernel(kernel.fn.__name__, [*arguments, *named.values()])
-
-    mock.patch("triton.runtime.jit.JITFunction.run", run).start()
-    for tuned in ("Autotuner", "Heuristics"):
-        mock.patch(f"triton.runtime.autotuner.{tuned}.run", lambda self, *a, **k: self.fn.run(*a, **k)).start()
 
 
 def _move_parameter(parameter: Any, moved: Any) -> None:

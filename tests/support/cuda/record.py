@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         operators: Calls of each operator, by its name and the precision of its result.
+        namespaces: The namespaces of the operators, of those without a kernel too.
         waits: How often the host waited for the device, by reason and function.
         live_bytes: Bytes of all storages on the device that are alive.
         peak_bytes: The largest ``live_bytes`` since the last :meth:`clear`.
@@ -47,6 +48,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: Counter[tuple[str, str]] = Counter()
+        self.namespaces: set[str] = set()
         self.waits: Counter[str] = Counter()
         self.live_bytes = self.peak_bytes = 0
         self._storages: dict[int, weakref.ref[Any]] = {}
@@ -54,17 +56,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def clear(self) -> None:
         """Forget all but what is alive."""
         self.operators.clear()
+        self.namespaces.clear()
         self.waits.clear()
         self.peak_bytes = self.live_bytes
 
     def wait(self, reason: str) -> None:
         """Count a wait of the host for the device, under the function that asked for it."""
         self.waits[f"{reason}: {_caller()}"] += 1
-
-    def kernel(self, name: str, arguments: Sequence[Any]) -> None:
-        """Record a kernel that is not an operator of PyTorch, under the precision of its first tensor."""
-        first = next(argument for argument in arguments if isinstance(argument, Tensor))
-        self.operators[name, str(first.dtype).removeprefix("torch.")] += 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -77,6 +75,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             parts = func.decompose(*args, **given)  # inference mode leaves it whole
         if parts is not NotImplemented:
             return parts
+        self.namespaces.add(func.namespace)
         name = str(func.overloadpacket.__name__)
         if name == "_local_scalar_dense":
             return self._read(args[0])

@@ -38,7 +38,6 @@ class Layout:
         vocabulary: Size of the joint vocabulary.
         local_rank: That of the recorded process.
         visible: Number of GPUs that it sees.
-        kernels: Whether the Triton kernels run, for which triton must be installed, or PyTorch's operators.
     """
 
     preset: str
@@ -48,7 +47,6 @@ class Layout:
     vocabulary: int = 37_000
     local_rank: int = 0
     visible: int = 8
-    kernels: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,14 @@ class Recorded:
 
     Attributes:
         operators: What ran.
+        namespaces: The namespaces of all operators, those that start no kernel included.
         waits: How often the host waited for the device, by reason.
         peak_bytes: The most bytes on the device during the update.
         src_tokens: Source tokens of each micro-batch of this rank.
     """
 
     operators: list[Operator]
+    namespaces: list[str]
     waits: dict[str, int]
     peak_bytes: int
     src_tokens: list[int]
@@ -92,14 +92,13 @@ def record_update(layout: Layout) -> Recorded:
         "LOCAL_RANK": str(layout.local_rank),
         "WORLD_SIZE": str(layout.world_size),
         "DS_ACCELERATOR": "cuda",
+        "TORCH_COMPILE_DISABLE": "1",  # there is no device to compile for
     }
-    processes["DST_GPU_KERNELS"] = str(int(layout.kernels))
-    variables = {**processes, "TRITON_INTERPRET": "0"}
     with tempfile.TemporaryDirectory(prefix="dst-faked-") as folder:
         result = Path(folder, "record.json")
         files = [str(build_extension()), str(result)]
         command = [sys.executable, "-m", "support.cuda.updates", *files, json.dumps(asdict(layout))]
-        done = run_command(command, env=environment(variables))
+        done = run_command(command, env=environment(processes))
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
         plain = json.loads(result.read_text(encoding="utf-8"))
     return Recorded(**plain | {"operators": list(starmap(Operator, plain["operators"]))})
@@ -113,7 +112,7 @@ def main(arguments: Sequence[str]) -> None:
     from support.cuda.record import Recorder
 
     recorder = Recorder()
-    fake_device(recorder.wait, recorder.kernel, layout.visible)
+    fake_device(recorder.wait, layout.visible)
     join_group(0, layout.world_size)
     recorded = _run(layout, recorder)
     result.write_text(json.dumps(asdict(recorded)), encoding="utf-8")
@@ -149,6 +148,7 @@ def _run(layout: Layout, recorder: Any) -> Recorded:
         engine.step(update, WARM_UP + 1)
     return Recorded(
         operators=[Operator(name, dtype, calls) for (name, dtype), calls in sorted(recorder.operators.items())],
+        namespaces=sorted(recorder.namespaces),
         waits=dict(recorder.waits),
         peak_bytes=recorder.peak_bytes,
         src_tokens=[batch.src_packing.tokens for batch in update.batches],

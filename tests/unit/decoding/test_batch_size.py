@@ -105,15 +105,6 @@ def test_looking_for_what_is_done_later_changes_no_result(beam_size: int, monkey
         ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_best_pieces_in_few_kernels_are_those_of_the_formula(dtype: torch.dtype) -> None:
-    logits = (6 * torch.randn(50, 300, generator=torch.Generator().manual_seed(1))).to(dtype)
-    expected = reference.best_pieces(logits, 2, 290, 8)
-    found = reference.best_pieces_in_few_kernels(logits, 2, 290, 8)
-    for one, true in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, true, rtol=1e-6, atol=1e-5)
-
-
 def test_a_mask_that_is_added_hides_the_same_keys() -> None:
     torch.manual_seed(1)
     q, k, v = torch.randn(3, 2, 4, 8), torch.randn(3, 2, 11, 8), torch.randn(3, 2, 11, 8)

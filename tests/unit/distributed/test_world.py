@@ -174,9 +174,8 @@ def test_variables_that_libraries_read_are_checked_first(name: str, value: str, 
         check_environment({name: value})
 
 
-@pytest.mark.parametrize("name", ["DST_CPU_KERNELS", "DST_GPU_KERNELS"])
-def test_switches_of_kernels_are_0_or_1(name: str) -> None:
+def test_the_switch_of_kernels_is_0_or_1() -> None:
     for value in ("0", "1", ""):
-        check_environment({name: value})
-    with pytest.raises(UserError, match=f"{name} is 'off': set it to 0"):
-        check_environment({name: "off"})
+        check_environment({"DST_CPU_KERNELS": value})
+    with pytest.raises(UserError, match="DST_CPU_KERNELS is 'off': set it to 0"):
+        check_environment({"DST_CPU_KERNELS": "off"})

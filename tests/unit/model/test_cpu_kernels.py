@@ -166,7 +166,7 @@ def test_r_drop_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int)
     first, second = ((torch.randn(70, pieces) * 3 + shift).to(dtype) for shift in (0, 20))
     targets = torch.randint(0, pieces, (70,))
     wide = (first.float(), second.float())
-    expected_loss, expected_nll, expected = reference.r_drop_cross_entropy(wide, targets, 0.1, 5.0, 1.0)
+    expected_loss, expected_nll, expected = reference.r_drop_cross_entropy(*wide, targets, 0.1, 5.0, 1.0)
     loss, nll = cpu.r_drop_cross_entropy_((first, second), targets, 0.1, 5.0)
     assert_near(torch.stack((loss.sum(), nll.sum())), torch.stack((expected_loss, expected_nll)), 1e-5)
     assert expected is not None

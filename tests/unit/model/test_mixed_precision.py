@@ -8,9 +8,11 @@ import pytest
 import torch
 from support.models.packed import tiny_config
 from torch import Tensor
+from torch.nn import functional as F
 
+from dstransformer.config import Activation
 from dstransformer.data.packing import Packing
-from dstransformer.model import Transformer
+from dstransformer.model import Transformer, ops
 from dstransformer.model.ops import RoundedWeights, reference
 
 VOCAB = 40
@@ -56,15 +58,17 @@ def test_small_gradients_of_many_batches_are_not_lost(dtype: torch.dtype) -> Non
     """In bf16, 1 + 0.002 is 1: a sum in half precision would stay where it is."""
     weight = torch.nn.Parameter(torch.ones(1, 1))
     for value in [1.0] + 500 * [0.002]:
-        reference.mixed_linear(torch.full((1, 1), value, dtype=dtype), weight, None).backward()  # type: ignore[no-untyped-call]
+        reference.linear(torch.full((1, 1), value, dtype=dtype), weight, None).backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None
     assert weight.grad.item() == pytest.approx(2.0, rel=1e-2)
 
 
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("biased", "activation"), [(False, None), (True, None), (True, "relu"), (True, "gelu")])
 @pytest.mark.parametrize("dtype", HALVES)
-def test_the_product_for_a_gpu_has_the_gradients_of_pytorch(dtype: torch.dtype, biased: bool, relu: bool) -> None:
+def test_the_product_for_a_gpu_has_the_gradients_of_pytorch(
+    dtype: torch.dtype, biased: bool, activation: Activation | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dstransformer.model.ops.dispatch.can_compute", lambda *_: False)
     torch.manual_seed(5)
     x = torch.randn(7, 6, dtype=dtype, requires_grad=True)
     weight = torch.nn.Parameter(torch.randn(4, 6))
@@ -75,9 +79,10 @@ def test_the_product_for_a_gpu_has_the_gradients_of_pytorch(dtype: torch.dtype, 
     def through(product: Tensor) -> list[Tensor]:
         return [product, *torch.autograd.grad(product, inputs, upstream)]
 
-    found = through(reference.mixed_linear(x, weight, bias, relu=relu))
+    found = through(ops.linear(x, weight, bias, activation=activation))
     halved = None if bias is None else bias.to(dtype)
-    expected = through(reference.linear(x, weight.to(dtype), halved, relu=relu))
+    product = F.linear(x, weight.to(dtype), halved)
+    expected = through(product if activation is None else reference.ACTIVATIONS[activation](product))
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)

@@ -5,7 +5,6 @@ See :mod:`support.cuda`. Nothing is computed, so nothing here is about results o
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,9 @@ from support.cuda.updates import Layout, Recorded, record_update
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 faked = pytest.mark.skipif(bool(missing()), reason=missing() or "can be faked")
-with_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the package triton")
+
+#: The namespaces of PyTorch's own operators: tensors, process groups, and the marks of a profiler.
+PYTORCH = {"aten", "c10d", "profiler"}
 
 #: Size of the joint vocabulary, that of the paper's English-German model.
 VOCABULARY = 37_000
@@ -77,6 +78,14 @@ def test_an_update_runs_on_one_device_and_waits_as_often_as_it_must() -> None:
 
 
 @faked
+@pytest.mark.parametrize("changes", [(), pytest.param(("loss.r_drop=1",), marks=pytest.mark.extended)], ids=str)
+def test_every_operator_of_an_update_is_pytorchs_own(changes: tuple[str, ...]) -> None:
+    overrides = (*SMALL, "batch.micro_batches=2", *changes)
+    recorded = record_update(Layout("base", ("zero1", "bf16"), 2, overrides, vocabulary=1000))
+    assert set(recorded.namespaces) <= PYTORCH
+
+
+@faked
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.extended), 3])
 def test_the_only_visible_gpu_is_used_by_any_local_rank(stage: int) -> None:
     """As under ``srun --gpus-per-task=1``; DeepSpeed would take the GPU with the number of the local rank."""
@@ -87,24 +96,12 @@ def test_the_only_visible_gpu_is_used_by_any_local_rank(stage: int) -> None:
 
 
 @faked
-@with_triton
-@pytest.mark.extended
-def test_attention_in_short_sentences_is_one_kernel_each_way_and_waits_for_nothing() -> None:
-    short = ("training.attention_backend=short", *SMALL, "batch.micro_batches=2")
-    recorded = record_update(Layout("base", ("zero1", "bf16"), 1, short, vocabulary=1000, kernels=True))
-    assert recorded.calls("short_attention") == recorded.calls("short_attention_backward") == 2 * 3
-    assert recorded.calls("flash_attention_forward") == 0
-    assert recorded.calls("cat") == 1, "of the engine: gradients of queries, keys and values are one tensor"
-    assert recorded.waits == waits(1, 1, 2)
-
-
-@faked
 @pytest.mark.parametrize(("stage", "at_weights"), [(1, 0), pytest.param(3, 37, marks=pytest.mark.extended)])
 def test_weights_are_rounded_once_an_update_below_stage_3(stage: int, at_weights: int) -> None:
-    """The other casts of a micro-batch are those of two embedded inputs, and of two gradients of the loss."""
+    """The other casts of a micro-batch: two embedded inputs, two gradients of the loss, two activations and theirs."""
     recorded = record_small(stage, "bf16", 1, 2)
     casts = sum(o.calls for o in recorded.operators if (o.name, o.dtype) == ("_to_copy", "bfloat16"))
-    assert casts == 2 * (4 + at_weights)
+    assert casts == 2 * (8 + at_weights)
     assert recorded.calls("foreach_copy_") == (stage < 3)
 
 
