@@ -10,9 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from support.data.corpora import TEXT
 from support.data.trees import write_treebank
-from support.models.random_bundle import random_bundle
 from support.processes.forks import REPOSITORY, environment
 from support.processes.launching import finish, forked
 from support.training.runs import TINY
@@ -36,10 +34,11 @@ def write_text(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def bundle_and_text(folder: Path) -> tuple[str, str, str]:
-    """A bundle with random weights, a text, and its translation."""
-    src, ref = write_text(folder / "src", TEXT[::2]), write_text(folder / "ref", TEXT[1::2])
-    return str(random_bundle(folder / "bundle")), str(src), str(ref)
+def bundle_and_text(folder: Path, request: pytest.FixtureRequest) -> tuple[str, str, str]:
+    """A bundle that ends its sentences, a text, and its translation."""
+    src = write_text(folder / "src", ["The teacher reads an old book.", "The dog sees the cat."])
+    ref = write_text(folder / "ref", ["Der Lehrer liest ein altes Buch.", "Der Hund sieht die Katze."])
+    return str(request.getfixturevalue("trained")), str(src), str(ref)
 
 
 def messages(folder: Path) -> list[str]:
@@ -75,11 +74,11 @@ def multi30k(folder: Path) -> list[str]:
 #: What a program is given that needs something.
 INPUTS: dict[str, Inputs] = {
     "augment": lambda _, request: [str(request.getfixturevalue("toy_corpus"))],
-    "exports": lambda folder, _: [*bundle_and_text(folder)],
+    "exports": lambda folder, request: [*bundle_and_text(folder, request)],
     "learning": lambda folder, _: multi30k(folder),
     "messages": lambda folder, _: messages(folder),
     "parsing": lambda folder, _: parser(folder),
-    "serving": lambda folder, _: ["--bundle", *bundle_and_text(folder)[:1], "--text", str(folder / "src")],
+    "serving": lambda folder, request: ["--bundle", bundle_and_text(folder, request)[0], "--text", str(folder / "src")],
     "gpu-traces": lambda folder, _: traces(folder),
 }
 
