@@ -70,7 +70,9 @@ def test_it_has_the_gender_of_the_german_noun(drawn: list[Pair]) -> None:
     objects = {"coat": "er", "car": "es", "newspaper": "sie"}
     for noun, pronoun in objects.items():
         found = [
-            pair for pair in drawn if re.fullmatch(rf"[^,]* the {noun} (because|although) it is [^,]*[.]", pair.english)
+            pair
+            for pair in drawn
+            if re.fullmatch(rf"[^,]* {noun} (because|although) it (is|was) [^,]*[.]", pair.english)
         ]
         assert found
         assert all(f" {pronoun} " in pair.german for pair in found)
