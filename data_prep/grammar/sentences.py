@@ -152,7 +152,8 @@ class Speaker:
         if kind == "person" and case != "gen" and self._chance(0.35):
             return _person(*self._unused(_PERSONS), case)
         noun, plural, owned = self._unused(lexicon.NOUNS[kind]), self._chance(0.3), case != "gen" and self._chance(0.1)
-        determiner = lexicon.THE if owned else self._pick(lexicon.DETERMINERS[plural, definite or case == "gen"])
+        determiners = lexicon.DETERMINERS[plural, definite or case == "gen"]
+        determiner = self._pick(determiners[:1] if owned else determiners)  # the first is "the"
         agreement = 2 if plural else 1
         gender: Gender = "p" if plural else noun.gender
         endings, adjective_endings = DECLENSIONS[determiner.like]
