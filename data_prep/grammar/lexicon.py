@@ -47,7 +47,6 @@ _NOUNS = """
     person  student students     m  Student Studenten Studenten
     animal  dog dogs             m  Hund Hundes Hunde
     animal  cat cats             f  Katze Katze Katzen
-    animal  horse horses         n  Pferd Pferdes Pferde
     animal  bear bears           m  Bär Bären Bären
     food    apple apples         m  Apfel Apfels Äpfel
     food    egg eggs             n  Ei Eies Eier
@@ -101,7 +100,6 @@ _DETERMINERS = """
     many   viel   viele   0 2   -
     two    zwei   zwei    0 1   -
     three  drei   zwei    0 1   -
-    four   vier   zwei    0 1   -
 """
 #: By whether the noun is a plural, and whether the determiner must be definite; repeated as often as it is drawn.
 DETERMINERS = {
@@ -114,7 +112,6 @@ DETERMINERS = {
     for plural in (False, True)
     for definite in (False, True)
 }
-THE = DETERMINERS[False, True][0]
 
 
 class Pronoun(NamedTuple):
@@ -153,7 +150,6 @@ _ADJECTIVES = """
     new        neu        text thing door place
     cheap      billig     food text thing
     red        rot        food thing door
-    black      schwarz    animal thing door
 """
 ADJECTIVES = [(english, german, kinds) for (english,), (german,), kinds in _rows(_ADJECTIVES)]
 

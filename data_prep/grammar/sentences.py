@@ -15,6 +15,7 @@ GRAMMAR_REVISION = 2
 
 T = TypeVar("T")
 
+_MOST_WORDS = 20  # of an English sentence
 _BEINGS = ("person", "animal")
 _RELATIVE_PRONOUNS = ARTICLE | {("dat", "p"): "denen"}
 
@@ -41,12 +42,13 @@ _PERSONS += [(Pronoun(1, [name] * 2, [name] * 3), PRONOUNS[gender]) for gender, 
 
 
 def generate_pairs(count: int, seed: int) -> list[Pair]:
-    """Draw pairs, no two of which have the same English side; a smaller count gives the first of them."""
+    """Draw pairs of at most 20 English words, each once; a smaller count gives the first of them."""
     speaker = Speaker(seed)
     pairs: dict[str, Pair] = {}
     while len(pairs) < count:
         pair = speaker.sentence()
-        pairs.setdefault(pair.english, pair)
+        if pair.english.count(" ") < _MOST_WORDS:
+            pairs.setdefault(pair.english, pair)
     return list(pairs.values())
 
 
@@ -150,7 +152,8 @@ class Speaker:
         if kind == "person" and case != "gen" and self._chance(0.35):
             return _person(*self._unused(_PERSONS), case)
         noun, plural, owned = self._unused(lexicon.NOUNS[kind]), self._chance(0.3), case != "gen" and self._chance(0.1)
-        determiner = lexicon.THE if owned else self._pick(lexicon.DETERMINERS[plural, definite or case == "gen"])
+        determiners = lexicon.DETERMINERS[plural, definite or case == "gen"]
+        determiner = self._pick(determiners[:1] if owned else determiners)  # the first is "the"
         agreement = 2 if plural else 1
         gender: Gender = "p" if plural else noun.gender
         endings, adjective_endings = DECLENSIONS[determiner.like]
