@@ -88,7 +88,7 @@ class Options:
 
 def _settings(each: Field[Any], kind: Any) -> dict[str, Any]:
     """What ``argparse`` is told of a field, besides its name."""
-    settings = each.metadata["settings"]
+    settings: dict[str, Any] = each.metadata["settings"]
     if settings.get("action") == "append":  # one value at a time
         (kind,) = get_args(kind)
     settings = _settings_of_type(kind) | settings
