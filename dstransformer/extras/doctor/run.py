@@ -122,7 +122,7 @@ def check_run(path: Path) -> list[Finding]:
     Raises:
         UserError: The folder is not that of a run.
     """
-    check_kind(path, "run", "name a folder that `dst train --run` wrote, of a table that of a row")
+    check_kind(path, "run", "name a folder that `dst train --run` wrote; of a table, that of a row")
     run = read_run(path)
     return collect(
         ("run", lambda: _check_start(run)),
