@@ -15,8 +15,16 @@ from dstransformer.config import ModelConfig
 from dstransformer.data import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, UserError, counted, shown
-from dstransformer.extras.paper.attention_pictures import draw_lines, draw_maps, render_page, warn_of_missing_letters
-from dstransformer.extras.paper.attention_view import Sentence, View, Weights, merge_weights
+from dstransformer.extras.paper.attention_pictures import (
+    Sentence,
+    View,
+    Weights,
+    draw_lines,
+    draw_maps,
+    merge_weights,
+    render_page,
+    warn_of_missing_letters,
+)
 from dstransformer.io.files import replace_folder, write_durably
 from dstransformer.io.products import check_output_folder
 from dstransformer.model import Bundle, attention_weights

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dstransformer.config import ModelConfig
-from dstransformer.extras.paper.attention_view import View
+from dstransformer.extras.paper.attention_pictures import View
 from dstransformer.model import Transformer, save_bundle
 from support.data.corpora import small_tokenizer
 from support.models.packed import load_tiny, overriding

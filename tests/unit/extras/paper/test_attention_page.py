@@ -11,8 +11,7 @@ import pytest
 from support.models.attention import random_view
 from support.services.browser import elements, open_page
 
-from dstransformer.extras.paper.attention_pictures import render_page
-from dstransformer.extras.paper.attention_view import MIN_WEIGHT, View
+from dstransformer.extras.paper.attention_pictures import MIN_WEIGHT, View, render_page
 
 SRC, TGT = ("▁The", "▁law", "'s", "</script>"), ("▁Das", "▁Gesetz", "</s>")
 VIEWS = {

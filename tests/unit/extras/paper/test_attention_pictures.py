@@ -8,8 +8,13 @@ import struct
 import pytest
 from support.models.attention import random_view
 
-from dstransformer.extras.paper.attention_pictures import draw_lines, draw_maps, warn_of_missing_letters
-from dstransformer.extras.paper.attention_view import MIN_WEIGHT, head_colour
+from dstransformer.extras.paper.attention_pictures import (
+    MIN_WEIGHT,
+    draw_lines,
+    draw_maps,
+    head_colour,
+    warn_of_missing_letters,
+)
 
 WORDS, KEYS = ("Die", "Straßenbahn", "$x_1$", "</s>"), ("The", "tram", "costs", "$1", "</s>")
 

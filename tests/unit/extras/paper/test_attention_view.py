@@ -7,7 +7,7 @@ import pytest
 from support.data.corpora import TEXT, small_tokenizer
 
 from dstransformer.data import BOS_ID, EOS_ID
-from dstransformer.extras.paper.attention_view import Sentence, merge_weights
+from dstransformer.extras.paper.attention_pictures import Sentence, merge_weights
 
 
 def split(text: str) -> Sentence:
