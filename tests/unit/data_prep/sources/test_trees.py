@@ -82,13 +82,6 @@ def test_the_share_that_other_trees_replace_is_training_text(tmp_path: Path, tre
     assert sizes["train"] > 100
 
 
-def test_sections_that_other_trees_replace_may_be_missing(tmp_path: Path) -> None:
-    write_treebank(tmp_path / "wsj" / "02", section=2)
-    held_out = write_treebank(tmp_path / "held_out", files=1)
-    corpus = build_trees(tmp_path, "--trees", tmp_path / "wsj", "--valid-trees", held_out, "--test-trees", held_out)
-    assert {name: len(corpus.split(name)) for name in corpus.splits} == {"train": 200, "validation": 10, "test": 10}
-
-
 def test_random_splits_are_disjoint_and_repeatable(tmp_path: Path, treebank: Path) -> None:
     options = ("--trees", treebank, "--splits", "random:0.2,0.2", "--seed", "7")
     corpus = build_trees(tmp_path, *options)
@@ -143,6 +136,7 @@ def test_a_symbol_that_training_does_not_have_is_unknown(tmp_path: Path, treeban
     (["--trees", "broken.mrg", "--splits", "none"], "broken.mrg, line 2: this bracket is never closed"),
     (["--trees", "bare.mrg", "--splits", "none"], "bare.mrg, line 1: 'words' is outside of any tree"),
     (["--trees", "latin.mrg", "--splits", "none"], "latin.mrg, line 1"),
+    (["--trees", "wsj", "--splits", "files:0.1,0.1", "--normalise", "nfkc"], "--normalise nfkc would change the words"),
     (["--trees", "wsj", "--splits", "none", "--src", "a"], "--src is not an option of source trees"),
 ])  # fmt: skip
 def test_bad_treebanks_are_refused(
@@ -200,19 +194,3 @@ def test_the_role_of_each_file_is_recorded(tmp_path: Path, treebank: Path) -> No
     names = [file.name for file in corpus.manifest.sources[0].inputs]
     assert names[0] == "treebank/wsj_0000.mrg"
     assert names[-1] == "validation/wsj_0000.mrg"
-
-
-def test_words_of_trees_are_not_normalised(tmp_path: Path, treebank: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = build(
-        "--source",
-        "trees",
-        "--trees",
-        treebank,
-        "--splits",
-        "files:0.1,0.1",
-        "--normalise",
-        "nfkc",
-        "--out",
-        tmp_path / "c",
-    )
-    assert "--normalise nfkc would change the words of trees" in refuses(capsys, status)
