@@ -67,7 +67,8 @@ class LayerType:
 def attention(x: Tensor) -> Tensor:
     """``softmax(x x^T / sqrt(d)) x`` (equation 1), with one head and without projections, as the table counts it."""
     scores = x @ x.transpose(-2, -1) * x.shape[-1] ** -0.5
-    return scores.softmax(dim=-1) @ x
+    attended: Tensor = scores.softmax(dim=-1) @ x
+    return attended
 
 
 def restricted_attention(x: Tensor, r: int) -> Tensor:
@@ -88,7 +89,8 @@ def restricted_attention(x: Tensor, r: int) -> Tensor:
     is_padding = ((position < 0) | (position >= n)) & (start + query < n)  # queries that are padding see padding
     outside = (key < query) | (key >= query + r) | is_padding
     scores = (queries @ keys * d**-0.5).masked_fill(outside, float("-inf"))
-    return (scores.softmax(dim=-1) @ keys.transpose(-2, -1)).view(batch, blocks * r, d)[:, :n]
+    attended: Tensor = scores.softmax(dim=-1) @ keys.transpose(-2, -1)
+    return attended.view(batch, blocks * r, d)[:, :n]
 
 
 class Recurrent(nn.RNN):
