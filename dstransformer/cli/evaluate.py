@@ -327,8 +327,9 @@ def _follow(options: Evaluate) -> CommandResult:
     assert run is not None
     options.device = options.device or "cpu"  # the training uses the GPU
     test_sets = read_test_sets(options.src or [], options.ref or [])
-    checkpoints = partial(follow, run, lambda: is_finished(run), interval=options.interval or INTERVAL, say=_note)
-    first = next((bundle for _, bundle in checkpoints(lambda bundle: bundle)), None)
+    finished = partial(is_finished, run)
+    how: dict[str, Any] = {"interval": options.interval or INTERVAL, "say": _note}
+    first = next((bundle for _, bundle in follow(run, finished, lambda bundle: bundle, **how)), None)
     if first is None:
         raise DataError(f"--follow {run}: none of its bundles can be read; restore one")
     if first.form.model:
@@ -348,7 +349,7 @@ def _follow(options: Evaluate) -> CommandResult:
         os.nice(19)  # the training uses the processor too
     with contextlib.ExitStack() as held:
         learned = _open_learned(options, held)
-        for name, (bundle, translator) in checkpoints(partial(_load_followed, options)):
+        for name, (bundle, translator) in follow(run, finished, partial(_load_followed, options), **how):
             for result in _evaluate_new(name, bundle, translator, test_sets, tokenizers, learned, results):
                 print_text(json.dumps(result.to_json()) if options.json else format_line(result))
                 if options.track:

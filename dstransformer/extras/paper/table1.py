@@ -66,8 +66,9 @@ class LayerType:
 
 def attention(x: Tensor) -> Tensor:
     """``softmax(x x^T / sqrt(d)) x`` (equation 1), with one head and without projections, as the table counts it."""
-    scores: Tensor = x @ x.transpose(-2, -1) * x.shape[-1] ** -0.5
-    return scores.softmax(dim=-1) @ x
+    scores = x @ x.transpose(-2, -1) * x.shape[-1] ** -0.5
+    attended: Tensor = scores.softmax(dim=-1) @ x
+    return attended
 
 
 def restricted_attention(x: Tensor, r: int) -> Tensor:

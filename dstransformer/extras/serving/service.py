@@ -336,8 +336,8 @@ def _join_parts(
     divided: list[list[Translated]] = [[] for _ in sources]
     for owner, sentence, candidates in zip(parts.owners, parts.sentences, found, strict=True):
         added = len(parts.begins[owner].split())
-        text, links = (candidates[0].text, candidates[0].alignment or ()) if candidates else ("", ())
-        links = [(src - added, tgt) for src, tgt in links if src >= added]
+        text, alignment = (candidates[0].text, candidates[0].alignment) if candidates else ("", None)
+        links = [(src - added, tgt) for src, tgt in alignment or () if src >= added]
         divided[owner].append(Translated(sentence, text, links))
     if markup:
         return [place_in_sentences(*each) for each in zip(sources, parts.texts, divided, strict=True)]
