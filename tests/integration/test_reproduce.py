@@ -174,7 +174,7 @@ class TestRefused:
         given = [places.get(word, word) for word in options]
         found = refused(capsys, record, *given, "--out", tmp_path / "again")
         assert [part for part in parts if part not in found] == []
-        assert not (tmp_path / "again").exists()
+        assert not (tmp_path / "again" / "run").exists(), "nothing is trained"
 
     def test_options_that_do_not_fit(self, plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run, record = plain_run, changed(plain_run, tmp_path / "record.json", lambda _: None)
