@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from dstransformer.errors import ConfigError
+from dstransformer.errors import ConfigError, DataError
 from dstransformer.tracking.mlflow.location import (
     TrackingState,
     check_secrets,
@@ -38,7 +38,7 @@ def address(folder: Path) -> str:
 def test_a_password_is_not_stored_and_asked_for(stored: Path) -> None:
     assert "s3cret" not in (stored / "tracking.json").read_text()
     assert address(stored) == MASKED
-    with pytest.raises(ConfigError, match=r"https://me:\*\*\*@host:5000/x"):
+    with pytest.raises(ConfigError, match=r"the password of https://me:\*\*\*@host:5000/x is in no file: set"):
         check_secrets(MASKED)
     check_secrets("https://host")
 
@@ -63,6 +63,12 @@ def test_stores_are_the_same_whoever_uses_them() -> None:
     assert is_same_store(ADDRESS, MASKED)
     assert not is_same_store(ADDRESS, "https://host:5001/x")
     assert not is_same_store("sqlite:////a@b/c.db", "sqlite:////c.db")
+
+
+def test_a_run_id_that_is_no_text_is_damage(stored: Path) -> None:
+    (stored / "tracking.json").write_text('{"tracking_uri": "http://host", "experiment": "e", "run_id": [1]}')
+    with pytest.raises(DataError, match="run_id"):
+        TrackingState.load(stored)
 
 
 @pytest.mark.parametrize(
