@@ -73,7 +73,7 @@ bench() { local name=$1 limit=$2; shift 2; part "$name" "$limit" "$PYTHON" -m be
 
 # measure NAME SECONDS OPTIONS...: cases of the benchmark of whole updates, which ends before the limit.
 measure() {
-  local name=$1 limit=$2 backend=${BACKEND:-varlen}
+  local name=$1 limit=$2 backend=varlen
   shift 2
   [ -n "$smoke" ] && backend=padded
   bench "$name" "$limit" gpu "${tiny[@]}" --backends "$backend" --minutes "$(awk "BEGIN {print ($limit ${smoke:+* 10} - 5) / 60}")" "$@"
@@ -160,7 +160,6 @@ second() {
   updates big-1 60 big 1 --precisions bf16 --rounds 3 --profile "$LOGS/profile"
   bench attention 40 gpu-attention "${tiny[@]}"
   measure decode 40 --models base --acts decode --precisions bf16 --rounds 2 --profile "$LOGS/profile"
-  BACKEND=short updates short-1 40 base 1 --precisions bf16 --rounds 3
   bench loss 40 gpu-loss "${tiny[@]}"
   updates bare-1 40 base 1 --precisions bf16 --rounds 3 --loops bare
   updates base-8 45 base 8 --precisions bf16 --rounds 2

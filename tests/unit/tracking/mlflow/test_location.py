@@ -38,7 +38,7 @@ def address(folder: Path) -> str:
 def test_a_password_is_not_stored_and_asked_for(stored: Path) -> None:
     assert "s3cret" not in (stored / "tracking.json").read_text()
     assert address(stored) == MASKED
-    with pytest.raises(ConfigError, match=r"the password of https://me:\*\*\*@host:5000/x is in no file: set"):
+    with pytest.raises(ConfigError, match=r"https://me:\*\*\*@host:5000/x"):
         check_secrets(MASKED)
     check_secrets("https://host")
 
