@@ -26,7 +26,7 @@ SHAPE: dict[str, Any] = {
     "encoder_attention_heads": 8, "decoder_attention_heads": 8, "max_position_embeddings": 512,
 }  # fmt: skip
 SMOKE_OPTIONS = "--pieces 500"
-LINES, WORDS = 20_000, 12
+WORDS = 12
 SYLLABLES = [first + vowel + last for first in "bdfgklmnprstvz" for vowel in "aeiouäö" for last in ("", "n", "r", "s")]
 
 #: Targets: seconds, and peak memory as a multiple of the weights.
@@ -44,7 +44,8 @@ def main(options: argparse.Namespace) -> None:
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "opus")
-        opus_folder(folder, (list(lines(1)), list(lines(2))), pieces=options.pieces, **SHAPE)
+        texts = list(lines(1, options.pieces)), list(lines(2, options.pieces))
+        opus_folder(folder, texts, pieces=options.pieces, **SHAPE)
         size = (folder / "model.safetensors").stat().st_size
         print(f"weights: {size / 4 / 1e6:.1f}M numbers, {size / MIB:.0f} MiB in fp32")
         _, idle = measure([sys.executable, "-c", "import torch, time; time.sleep(1)"])
@@ -55,10 +56,10 @@ def main(options: argparse.Namespace) -> None:
         print_at_most("memory, times the weights", (peak - idle) / size, TIMES_SIZE)
 
 
-def lines(seed: int) -> Iterator[str]:
-    """Text with enough different words for the vocabulary."""
+def lines(seed: int, pieces: int) -> Iterator[str]:
+    """Text with enough different words for a vocabulary of so many pieces."""
     draw = random.Random(seed)
-    for _ in range(LINES):
+    for _ in range(2 * pieces // 3):
         yield " ".join("".join(draw.choices(SYLLABLES, k=draw.randint(1, 3))) for _ in range(WORDS))
 
 

@@ -28,7 +28,7 @@ LOGS=$WORK/logs-$script
 if [ -z "${PYTHON:-}" ]; then PYTHON=python3; [ -x .venv/bin/python ] && PYTHON=.venv/bin/python; fi
 export PYTHON PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true
 export DST_CPU_KERNELS=${DST_CPU_KERNELS:-0}  # no minute of g++ for the few tensors on the CPU
-if [ -n "$smoke" ]; then export DS_ACCELERATOR=cpu CUDA_VISIBLE_DEVICES=; fi
+if [ -n "$smoke" ]; then export DS_ACCELERATOR=cpu CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1; fi  # threads only compete for tiny sizes
 
 # Rewrites the summary and the archive, both whole at any moment.
 publish() {
