@@ -8,6 +8,7 @@ no other one waiting; the ranks agree after each.
 from __future__ import annotations
 
 import logging
+import resource
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -28,7 +29,7 @@ from dstransformer.training.update_stream import build_loader
 
 logger = logging.getLogger(__name__)
 
-#: Share of a GPU's memory that an attempt may take. The rest is for what it does not hold: the temporary tensors of the
+#: Share of the memory that an attempt may take. The rest is for what it does not hold: the temporary tensors of the
 #: optimizer's step, the model of validation, and what a slightly larger update takes.
 SHARE = 0.9
 
@@ -107,9 +108,13 @@ def _runs_out(engine: Engine, batches: Iterable[PackedBatch]) -> bool:
 
 @contextmanager
 def _limited_memory(device: torch.device) -> Iterator[None]:
-    """Within the block, leave a part of a GPU's memory free. A CPU has the limits of its process."""
+    """Within the block, leave a part of a GPU's memory free; on a CPU, of what the limits of this process allow."""
     if device.type != "cuda":
+        limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+        limit = min((size for size in limits if size != resource.RLIM_INFINITY), default=0)
+        kept_free = torch.empty(int((1 - SHARE) * limit), dtype=torch.uint8)
         yield
+        del kept_free
         return
     share = torch.cuda.get_per_process_memory_fraction(device)
     torch.cuda.set_per_process_memory_fraction(SHARE * share, device)
