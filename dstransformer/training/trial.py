@@ -15,8 +15,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from dstransformer.config import Config
-from dstransformer.data import Corpus
 from dstransformer.data.packing import PackedBatch
 from dstransformer.data.plan import Position
 from dstransformer.decoding.devices import is_memory_error
@@ -54,9 +52,8 @@ def try_micro_batches(setup: Setup, engine: Engine, session: Session) -> Setup:
         session.enter(f"a trial of {number} micro-batches")
         tried = setup.with_config(setup.config.with_micro_batches(number))
         with world.collective_errors():
-            batches = largest_update(tried.config, tried.corpus, world)
-        with _limited_memory(world.device):
-            (ran_out,) = world.any(_runs_out(engine, batches))
+            batches = largest_update(tried, world)
+        (ran_out,) = world.any(_runs_out(engine, batches, world.device))
         if not ran_out:
             engine.set_micro_batches(number)
             return tried
@@ -73,8 +70,7 @@ def try_micro_batches(setup: Setup, engine: Engine, session: Session) -> Setup:
 def max_micro_batches(setup: Setup) -> int:
     """The largest multiple of the number of processes at which a micro-batch has room for the longest sentence pair.
 
-    With more, memory would not shrink, and a full update could have fewer pairs than micro-batches. With
-    ``batch.stages``, the smallest updates count. It is at least the number of processes.
+    With more, memory would not shrink. With ``batch.stages``, the smallest updates count. It is at least that number.
     """
     batch, train = setup.config.batch, setup.corpus.manifest.splits["train"]
     longest = ((batch.src_tokens, train.src_lengths.max), (batch.tgt_tokens, train.tgt_lengths.max))
@@ -82,23 +78,23 @@ def max_micro_batches(setup: Setup) -> int:
     return max(1, most // setup.world_size) * setup.world_size
 
 
-def largest_update(config: Config, corpus: Corpus, world: World) -> Iterable[PackedBatch]:
-    """This rank's micro-batches of the update with the most tokens in the first window of the plan.
+def largest_update(setup: Setup, world: World) -> Iterable[PackedBatch]:
+    """This rank's micro-batches of the update with the most tokens in the first window of the plan, at full size.
 
-    Its micro-batches are the largest too, but for one sentence pair, as it is cut into equal parts. With
-    ``batch.stages``, it is of full size.
+    They are the largest too, but for one sentence pair, as an update is cut into equal parts.
     """
-    batch = config.batch.model_copy(update={"stages": []})
-    loader = build_loader(config.model_copy(update={"batch": batch}), corpus, world)
+    batch = setup.config.batch.model_copy(update={"stages": []})
+    loader = build_loader(setup.config.model_copy(update={"batch": batch}), setup.corpus, world)
     window = loader.plan(0)
     tokens = (window.src_lengths + window.tgt_lengths)[window.plan.order]
     number = int(np.add.reduceat(tokens, window.plan.bounds[:-1]).argmax())
     return loader.assemble(window, Position(0, number), Position()).batches
 
 
-def _runs_out(engine: Engine, batches: Iterable[PackedBatch]) -> bool:
+def _runs_out(engine: Engine, batches: Iterable[PackedBatch], device: torch.device) -> bool:
     try:
-        engine.try_update(batches)
+        with _limited_memory(device):
+            engine.try_update(batches)
     except (RuntimeError, MemoryError) as error:
         if not is_memory_error(error):
             raise
@@ -112,9 +108,8 @@ def _limited_memory(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
         limit = min((size for size in limits if size != resource.RLIM_INFINITY), default=0)
-        kept_free = torch.empty(int((1 - SHARE) * limit), dtype=torch.uint8)
+        _kept_free = torch.empty(int((1 - SHARE) * limit), dtype=torch.uint8)
         yield
-        del kept_free
         return
     share = torch.cuda.get_per_process_memory_fraction(device)
     torch.cuda.set_per_process_memory_fraction(SHARE * share, device)

@@ -43,7 +43,7 @@ def test_the_ranks_share_the_update_with_the_most_tokens(toy_corpus: Path, chang
     plan = plan_epoch(*lengths, setup.config.training.seed, 0, whole)
     most = max(int(np.add(*lengths)[plan.update(number)].sum()) for number in range(plan.updates))
     worlds: list[Any] = [SimpleNamespace(rank=rank, world_size=2, device=torch.device("cpu")) for rank in (0, 1)]
-    shares = [list(largest_update(setup.config, setup.corpus, world)) for world in worlds]
+    shares = [list(largest_update(setup, world)) for world in worlds]
     assert [len(share) for share in shares] == [2, 2]
     assert sum(len(batch.src) + len(batch.tgt_out) for share in shares for batch in share) == most
 
