@@ -24,7 +24,7 @@ from dstransformer.evaluation.validation import add_paper_bleu
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import open_bundle
-from dstransformer.tracking.events import BundleSaved, Tracker
+from dstransformer.tracking.events import BundleSaved
 from dstransformer.training.checkpoints.averaging import annotate_bundle, write_average
 from dstransformer.training.checkpoints.checkpoint_folder import (
     CheckpointFolder,
@@ -256,8 +256,12 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle:
     session.enter("final evaluation of the bundle")
     evaluations = comparison.evaluate_bundle(bundle, candidates.steps(choice.chosen))
     tracker.emit(BundleSaved(bundle, step, {f"final_{split}": found for split, found in evaluations.items()}))
-    # The last lines say that the run is complete.
-    retry.run("the last lines of metrics.jsonl", lambda: _flush(tracker, folder.run, world))
+
+    def flush() -> None:
+        with world.collective_errors(), storage_errors(folder.run, full=ROOM_ADVICE):
+            tracker.flush()
+
+    retry.run("the last lines of metrics.jsonl", flush)  # they say that the run is complete
     return FinalBundle(choice, evaluations)
 
 
@@ -334,9 +338,3 @@ def _warn_of_a_better_one(choice: Choice, world: World) -> None:
         if ranks.get(better, -math.inf) > ranks[choice.chosen] and world.is_rank0:
             chosen = choice.describe(choice.chosen)
             logger.warning("%s is worse than %s; %s", chosen, choice.describe(better), what_to_do)
-
-
-def _flush(tracker: Tracker, run: Path, world: World) -> None:
-    """Write everything that was logged to the disk. Collective."""
-    with world.collective_errors(), storage_errors(run, full=ROOM_ADVICE):
-        tracker.flush()
