@@ -91,11 +91,7 @@ class RunModels:
         if record["rewritten"] and not known:
             known = [model for model in same_step if model.tags.get("state") == KEPT][:1]
         tags = {"path": record["path"], "sha256": record["sha256"], "step": str(record["step"]), "state": KEPT}
-        if known:
-            model = known[0]
-        else:
-            keys = {KEY_TAG: record["key"], TIME_TAG: str(record["time"]), MLFLOW_MODEL_IS_EXTERNAL: "true"}
-            model = self._create(record["name"], CHECKPOINT, tags | keys, {"step": str(record["step"])})
+        model = known[0] if known else self._create(record, CHECKPOINT, tags | {MLFLOW_MODEL_IS_EXTERNAL: "true"})
         with tempfile.TemporaryDirectory() as folder:
             description = Path(folder, "MLmodel")
             get_external_mlflow_model_spec(model).save(str(description))
@@ -130,8 +126,7 @@ class RunModels:
             raise FileNotFoundError(f"the bundle {bundle} does not exist")
         model = next(self._search(f"tags.`{KEY_TAG}` = '{record['key']}'"), None)
         if model is None:
-            keys = {KEY_TAG: record["key"], TIME_TAG: str(record["time"]), "path": record["path"]}
-            model = self._create(record["name"], BUNDLE, keys, {"step": str(record["step"])})
+            model = self._create(record, BUNDLE, {"path": record["path"]})
         self._client.log_model_artifacts(model.model_id, str(bundle), BUNDLE_FOLDER)
         with tempfile.TemporaryDirectory() as folder:
             files = Path(folder, "model")
@@ -208,13 +203,13 @@ class RunModels:
             if not token:
                 return
 
-    def _create(self, name: str, kind: str, tags: Mapping[str, str], params: Mapping[str, str]) -> LoggedModel:
+    def _create(self, record: Record, kind: str, tags: Mapping[str, str]) -> LoggedModel:
         return self._client.create_logged_model(
             self._experiment,
-            name=name,
+            name=record["name"],
             source_run_id=self._run_id,
-            tags=dict(tags),
-            params=dict(params),
+            tags={**tags, KEY_TAG: record["key"], TIME_TAG: str(record["time"])},
+            params={"step": str(record["step"])},
             model_type=kind,
         )
 
@@ -287,8 +282,14 @@ def register(client: MlflowClient, model: LoggedModel, name: str) -> str:
     Returns:
         A line with the version and its score.
     """
-    _create_registered_model(client, name)
-    version = _find_version(client, model, name) or _create_version(client, model, name)
+    try:
+        client.create_registered_model(name, description=DESCRIPTION)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    versions = client.search_model_versions(f"run_id = '{model.source_run_id}'")
+    known = [one.version for one in versions if one.name == name and one.tags.get(MODEL_TAG) == model.model_id]
+    version = client.get_model_version(name, known[0]) if known else _create_version(client, model, name)
     score = version.tags.get(SCORE_TAG)
     return f"{name} version {version.version}" + (f": {score}" if score else "")
 
@@ -304,20 +305,6 @@ def _main_score(model: LoggedModel) -> str | None:
     return f"{score.label} {score.number} on {held_out_split(split)}"
 
 
-def _create_registered_model(client: MlflowClient, name: str) -> None:
-    try:
-        client.create_registered_model(name, description=DESCRIPTION)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-
-
-def _find_version(client: MlflowClient, model: LoggedModel, name: str) -> ModelVersion | None:
-    versions = client.search_model_versions(f"run_id = '{model.source_run_id}'")
-    found = [version for version in versions if version.name == name and version.tags.get(MODEL_TAG) == model.model_id]
-    return client.get_model_version(name, found[0].version) if found else None
-
-
 def _create_version(client: MlflowClient, model: LoggedModel, name: str) -> ModelVersion:
     score = _main_score(model)
     version = client.create_model_version(
@@ -328,13 +315,9 @@ def _create_version(client: MlflowClient, model: LoggedModel, name: str) -> Mode
         description=model.tags.get(NOTE_TAG, "")[:MAX_DESCRIPTION],
         model_id=model.model_id,
     )
-    _show_version(client, model, name, str(version.version))
-    return version
-
-
-def _show_version(client: MlflowClient, model: LoggedModel, name: str, version: str) -> None:
-    """Show the version on the page of the logged model, as an MLflow server does."""
+    # Show it on the page of the logged model, as an MLflow server does.
     shown = json.loads(client.get_logged_model(model.model_id).tags.get(MLFLOW_MODEL_VERSIONS, "[]"))
-    mine = {"name": name, "version": int(version)}
-    if not any(str(entry["version"]) == version and entry["name"] == name for entry in shown):
+    mine = {"name": name, "version": int(version.version)}
+    if not any(int(entry["version"]) == mine["version"] and entry["name"] == name for entry in shown):
         client.set_logged_model_tags(model.model_id, {MLFLOW_MODEL_VERSIONS: json.dumps([*shown, mine])})
+    return version

@@ -88,11 +88,6 @@ def model_name(run: RunStart, run_folder: Path) -> str:
     return "".join("-" if character in FORBIDDEN_IN_MODEL_NAMES else character for character in name)
 
 
-def checkpoint_name(run: RunStart, run_folder: Path, step: int) -> str:
-    """The name of a checkpoint among MLflow's models: ``base en-de step 2000``."""
-    return f"{model_name(run, run_folder)} step {step}"
-
-
 def training_datasets(run: RunStart) -> Iterator[dict[str, Any]]:
     """The corpus, and each of its sources if there are several, as records."""
     manifest, name, path = run.manifest, dataset_name(run), str(run.corpus.absolute())
@@ -152,13 +147,8 @@ def manifest_digest(manifest: Manifest) -> str:
 
 def _source_digest(part: PartInfo, source: SourceInfo) -> str:
     """A hash of what a source was read from, and of how many pairs (32 hexadecimal digits)."""
-    content = [
-        source.name,
-        source.revision,
-        [[file.name, file.sha256] for file in source.inputs],
-        part.read,
-        part.pairs,
-    ]
+    inputs = [[file.name, file.sha256] for file in source.inputs]
+    content = [source.name, source.revision, inputs, part.read, part.pairs]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 

@@ -17,12 +17,7 @@ from dstransformer.io.files import hold_lock, storage_errors
 from dstransformer.io.json_text import parse_json
 from dstransformer.io.products import RUN_LOCK
 from dstransformer.tracking.metrics_log import METRICS_NAME, last_time
-from dstransformer.tracking.mlflow.location import (
-    STATE_NAME,
-    TrackingState,
-    is_same_store,
-    sqlite_path,
-)
+from dstransformer.tracking.mlflow.location import STATE_NAME, TrackingState, is_same_store, sqlite_path
 from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OUTBOX_NAME, Outbox, Record, unix_ms
 from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError
 
@@ -124,9 +119,10 @@ def _send_pending(state: TrackingState, run_folder: Path, outbox: Outbox, sender
         sent = sender.send()
     except StoreUnreachableError as error:
         left = outbox.pending()
+        by_setting = isinstance(error.__cause__, UserError | ValueError | ImportError)  # trying again does not help
         raise StorageError(
             f"{run_folder}: {max(0, before - left - outbox.damaged)} records sent, {left} still pending: "
-            f"{address} does not accept them ({error}){'' if _is_configuration_error(error) else '; try again later'}"
+            f"{address} does not accept them ({error}){'' if by_setting else '; try again later'}"
         ) from None
     except OSError as error:
         raise StorageError(f"cannot read {error.filename}: {error.strerror}; check its permissions") from None
@@ -146,11 +142,6 @@ def _send_pending(state: TrackingState, run_folder: Path, outbox: Outbox, sender
             f"the file from a copy, or delete what is damaged and {CURSOR_NAME}"
         )
     return sent
-
-
-def _is_configuration_error(error: StoreUnreachableError) -> bool:
-    """Whether a setting caused the error, so that trying again does not help."""
-    return isinstance(error.__cause__, UserError | ValueError | ImportError)
 
 
 def crashed_run(run_folder: Path, outbox: Outbox, state: TrackingState) -> Record | None:
