@@ -42,7 +42,11 @@ def run(options: Evaluate) -> CommandResult:
 
 
 def _evaluate(options: Evaluate) -> CommandResult:
-    bundles = _open_translators(options.bundle)
+    from dstransformer.model import open_bundle
+
+    bundles = [open_bundle(path) for path in options.bundle]
+    for bundle in bundles:  # refuse a parser before one of them translates for minutes
+        bundle.check_translates("score it with --task parsing --gold TREES")
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
@@ -128,16 +132,6 @@ def _learned(options: Evaluate) -> list[tuple[str, str]]:
     """The options of learned metrics that are given, each with its path."""
     metricx = [options.metricx] if options.metricx else []
     return [("comet", path) for path in options.comet or []] + [("metricx", path) for path in metricx]
-
-
-def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
-    """Open all bundles and refuse a parser, before one of them translates for minutes."""
-    from dstransformer.model import open_bundle
-
-    bundles = [open_bundle(path) for path in paths]
-    for bundle in bundles:
-        bundle.check_translates("score it with --task parsing --gold TREES")
-    return bundles
 
 
 def _with_target(options: Evaluate, bundles: Sequence[Bundle]) -> Evaluate:

@@ -40,7 +40,13 @@ class Partition:
         if stage:
             groups = getattr(self._zero, "fp16_groups" if stage == 3 else "bit16_groups")
         for master, parameters in zip(self._masters(), groups, strict=True):
-            self._create_state(master, self._moments[names[id(parameters[0])]])
+            state, moments = self._optimizer.state[master], self._moments[names[id(parameters[0])]]
+            if not state:  # what the optimizer would create at its first step, so that it can be filled in before
+                if moments == ADAM_MOMENTS:
+                    offloaded = type(self._optimizer).__name__ == "DeepSpeedCPUAdam"
+                    state["step"] = 0 if offloaded else torch.zeros((), dtype=torch.float32, device=master.device)
+                for moment in moments:
+                    state[moment] = torch.zeros_like(master.detach())
 
     def _masters(self) -> list[Tensor]:
         """The tensors that the optimizer updates: parameters without ZeRO, flat partitions of them with ZeRO."""
@@ -48,16 +54,6 @@ class Partition:
             return list(self._module.parameters())
         name = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
         return list(getattr(self._zero, name))
-
-    def _create_state(self, master: Tensor, moments: Sequence[str]) -> None:
-        """What the optimizer itself would create at its first step, so that it can be filled in before."""
-        state = self._optimizer.state[master]
-        if not state:
-            if moments == ADAM_MOMENTS:
-                offloaded = type(self._optimizer).__name__ == "DeepSpeedCPUAdam"
-                state["step"] = 0 if offloaded else torch.zeros((), dtype=torch.float32, device=master.device)
-            for moment in moments:
-                state[moment] = torch.zeros_like(master.detach())
 
     def shards(self) -> list[Shard]:
         """Views of all that this rank updates."""

@@ -133,7 +133,8 @@ def _run(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: 
         tracker.emit(RunEnd("killed"))
         return Outcome(run, step, session.stopped_by, {}, None, cost, devices)
     tracker.emit(RunEnd("finished"))
-    return Outcome(run, step, None, final.evaluations, final.choice, cost, devices)
+    choice, evaluations = final
+    return Outcome(run, step, None, evaluations, choice, cost, devices)
 
 
 def _start(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: Session) -> Trainer:

@@ -235,19 +235,16 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
             "matrix: set model.tie_embeddings=target (the decoder's embedding and the softmax share theirs) or none"
         )
     setup = Setup(config, ds_config, corpus, request.run, processes.world_size)
-    is_local = not is_address(request.resume) and request.resume != config.checkpoint.mirror
-    if processes.rank == 0 and is_local:
+    # Elsewhere checkpoints may still be fetched, or not be seen yet.
+    sees_checkpoints = (
+        processes.rank == 0 and not is_address(request.resume) and request.resume != config.checkpoint.mirror
+    )
+    if sees_checkpoints:
         setup.checkpoints.find(request.resume, verify=False)
-    return replace(setup, pretrained=_open_pretrained(request, setup, needed=processes.rank == 0 and is_local))
-
-
-def _open_pretrained(request: TrainRequest, setup: Setup, *, needed: bool) -> Pretrained | None:
-    """The bundle of ``--init``; None without, and if it is gone: a run that resumes does not need it."""
-    # Where it is not ``needed``, checkpoints may still be fetched, or not be seen yet.
-    new = request.resume == "never" or (needed and request.resume == "auto" and not setup.checkpoints.folders())
-    if request.init is None or not (new or request.init.exists()):
-        return None
-    return open_pretrained(request.init, setup.config.model, setup.corpus.tokenizer)
+    is_new = sees_checkpoints and request.resume == "auto" and not setup.checkpoints.folders()
+    if request.init is None or not (is_new or request.resume == "never" or request.init.exists()):
+        return setup  # the bundle of --init may be gone: a run that resumes does not need it
+    return replace(setup, pretrained=open_pretrained(request.init, config.model, corpus.tokenizer))
 
 
 def find_resume_point(request: TrainRequest, setup: Setup) -> Resumed | None:

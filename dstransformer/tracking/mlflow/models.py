@@ -130,14 +130,7 @@ class RunModels:
         self._client.log_model_artifacts(model.model_id, str(bundle), BUNDLE_FOLDER)
         with tempfile.TemporaryDirectory() as folder:
             files = Path(folder, "model")
-            write_model_files(
-                files,
-                run_id=self._run_id,
-                model_id=model.model_id,
-                example=record["example"],
-                requirements=record["requirements"],
-                metadata={"step": record["step"], "run": str(self._run_folder.absolute())},
-            )
+            self._write_model(files, model.model_id, record)
             self._client.log_model_artifacts(model.model_id, str(files))
         self._link(model, record["step"])
         for part in record["scores"]:
@@ -147,6 +140,29 @@ class RunModels:
         tags |= {SCORE_TAG: record["main"], NOTE_TAG: note}
         self._client.set_logged_model_tags(model.model_id, tags)
         self._client.finalize_logged_model(model.model_id, "READY")
+
+    def _write_model(self, folder: Path, model_id: str, record: Record) -> None:
+        """Write everything of an MLflow model into a new folder but the bundle, which belongs there as ``bundle/``."""
+        text = Schema([ColSpec("string")])
+        code = folder.with_name(f"{folder.name}-code") / "dstransformer"
+        shutil.copytree(Path(__file__).parents[2], code, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+        # The local part of a version, 2.13.0+cpu, names a build that the package index does not have.
+        pinned = [f"{name}=={version(name).partition('+')[0]}" for name in (*REQUIREMENTS, *record["requirements"])]
+        mlflow.pyfunc.save_model(
+            str(folder),
+            loader_module=LOADER_MODULE,
+            code_paths=[str(code)],
+            mlflow_model=Model(run_id=self._run_id, model_id=model_id, model_uuid=model_id),
+            signature=ModelSignature(inputs=text, outputs=text),
+            input_example=[record["example"] or _EXAMPLE],
+            pip_requirements=pinned,
+            metadata={"step": record["step"], "run": str(self._run_folder.absolute())},
+        )
+        shutil.rmtree(code.parent)
+        description = folder / "MLmodel"
+        content = yaml.safe_load(description.read_text(encoding="utf-8"))
+        content["flavors"]["python_function"]["data"] = BUNDLE_FOLDER
+        description.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
     def bundle(self, key: str | None) -> LoggedModel:
         """The bundle that a record with this key has added, or the newest one if the key is None.
@@ -226,54 +242,6 @@ def _step(model: LoggedModel) -> int:
 
 def _time(model: LoggedModel) -> int:
     return int(model.tags.get(TIME_TAG, 0))
-
-
-def pinned_requirements(more: Sequence[str]) -> list[str]:
-    """The packages that a model needs, with the versions installed here, as lines of ``requirements.txt``.
-
-    The local part of a version (``2.13.0+cpu``) is left out: it names a build that the package index does not have.
-    """
-    return [f"{name}=={version(name).partition('+')[0]}" for name in (*REQUIREMENTS, *more)]
-
-
-def write_model_files(
-    folder: Path,
-    *,
-    run_id: str,
-    model_id: str,
-    example: str | None,
-    requirements: Sequence[str],
-    metadata: Mapping[str, Any],
-) -> None:
-    """Write everything of an MLflow model but the bundle, which belongs beside it as ``bundle/``.
-
-    Args:
-        folder: An empty folder.
-        run_id: The run that trained the model.
-        model_id: The logged model.
-        example: A sentence to show as input; None for a placeholder.
-        requirements: Packages that it needs besides :data:`REQUIREMENTS`.
-        metadata: Facts to store in the description.
-    """
-    text = Schema([ColSpec("string")])
-    model = Model(run_id=run_id, model_id=model_id, model_uuid=model_id)
-    code = folder.with_name(f"{folder.name}-code") / "dstransformer"
-    shutil.copytree(Path(__file__).parents[2], code, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    mlflow.pyfunc.save_model(
-        str(folder),
-        loader_module=LOADER_MODULE,
-        code_paths=[str(code)],
-        mlflow_model=model,
-        signature=ModelSignature(inputs=text, outputs=text),
-        input_example=[example or _EXAMPLE],
-        pip_requirements=pinned_requirements(requirements),
-        metadata=dict(metadata),
-    )
-    shutil.rmtree(code.parent)
-    description = folder / "MLmodel"
-    content = yaml.safe_load(description.read_text(encoding="utf-8"))
-    content["flavors"]["python_function"]["data"] = BUNDLE_FOLDER
-    description.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def register(client: MlflowClient, model: LoggedModel, name: str) -> str:

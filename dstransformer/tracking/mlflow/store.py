@@ -207,7 +207,13 @@ class MlflowStore:
         """Put rows into a table that MLflow shows. A row replaces those with the same first ``same`` columns."""
         same = record.get("same", 1)
         replaced = [row[:same] for row in record["rows"]]
-        others = [row for row in self._read_table(record["file"]) if row[:same] not in replaced]
+        known = self._client.list_artifacts(self.run_id, str(Path(record["file"]).parent))
+        before: list[list[Any]] = []
+        if record["file"] in {artifact.path for artifact in known}:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(self._client.download_artifacts(self.run_id, record["file"], folder))
+                before = json.loads(path.read_bytes())["data"]
+        others = [row for row in before if row[:same] not in replaced]
         rows = sorted(others + record["rows"], key=lambda row: row[:same])
         content = {"columns": record["columns"], "data": rows}
         self._upload(record["file"], json.dumps(content, ensure_ascii=False).encode())
@@ -215,14 +221,6 @@ class MlflowStore:
         entry = {"path": record["file"], "type": "table"}
         if entry not in shown:
             self._client.set_tag(self.run_id, MLFLOW_LOGGED_ARTIFACTS, json.dumps([*shown, entry]))
-
-    def _read_table(self, file: str) -> list[list[Any]]:
-        known = self._client.list_artifacts(self.run_id, str(Path(file).parent))
-        if file not in {artifact.path for artifact in known}:
-            return []
-        with tempfile.TemporaryDirectory() as folder:
-            content = json.loads(Path(self._client.download_artifacts(self.run_id, file, folder)).read_bytes())
-        return list(content["data"])
 
     def _upload(self, file: str, content: bytes) -> None:
         """Upload content as an artifact."""

@@ -215,7 +215,12 @@ def log_evaluation(run_folder: Path, result: Mapping[str, Any]) -> None:
     test_set = result["test_set"]
     name = _metric_part(test_set["name"])
     step = result["step"] if isinstance(result.get("step"), int) else 0
-    bundle = Path(result["bundle"]).absolute()
+    bundle, run = Path(result["bundle"]).absolute(), run_folder.absolute()
+    paths = [str(bundle)]  # under which MLflow's models of the run may have the bundle
+    if bundle.is_relative_to(run):
+        paths.append(str(bundle.relative_to(run)))
+        if bundle.name == "bundle" and bundle.parent != run:
+            paths.append(str(bundle.parent))  # a checkpoint
     try:
         Outbox(run_folder).put({
             "op": "evaluation",
@@ -225,7 +230,7 @@ def log_evaluation(run_folder: Path, result: Mapping[str, Any]) -> None:
             "name": name,
             "metrics": dict(result["metrics"]),
             "dataset": {"name": name, "digest": test_set["digest"], "path": test_set["ref"]},
-            "models": _model_paths(bundle, run_folder.absolute()),
+            "models": paths,
             "text": json.dumps(dict(result), indent=2, ensure_ascii=False) + "\n",
         })  # fmt: skip
     except OSError as error:
@@ -267,13 +272,3 @@ def _metric_part(name: str) -> str:
     """A test set's name as part of a metric's name, which MLflow limits to a relative path of 250 characters."""
     parts = [part for part in _FORBIDDEN.sub("-", name).split("/") if part not in ("", ".", "..")]
     return "/".join(parts)[-MAX_CHARACTERS:].lstrip("/") or "test"
-
-
-def _model_paths(bundle: Path, run_folder: Path) -> list[str]:
-    """The paths under which MLflow's models of the run may have a bundle."""
-    paths = [str(bundle)]
-    if bundle.is_relative_to(run_folder):
-        paths.append(str(bundle.relative_to(run_folder)))
-        if bundle.name == "bundle" and bundle.parent != run_folder:
-            paths.append(str(bundle.parent))  # a checkpoint
-    return paths
