@@ -26,7 +26,7 @@ from benchmarks.gpu.cases import SMOKE, Case, Choice, Work, build_cases
 from benchmarks.gpu.device import describe
 from benchmarks.gpu.report import describe_profile, format_limits, format_row, format_tables
 from benchmarks.lib.machine import ROOT, format_header
-from dstransformer.training.devices import datasheet_peak
+from dstransformer.training.metrics import datasheet_peak
 
 #: Minimum seconds left to start another case.
 MIN_SECONDS = 15.0

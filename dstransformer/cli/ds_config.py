@@ -40,7 +40,15 @@ def run(options: DsConfig) -> CommandResult:
     if options.source is not None:
         if options.preset is not None or options.overrides or options.ds:
             raise UserError(f"--from {options.source} converts that file alone: leave out PRESET, --set and --ds")
-        return CommandResult(_convert(options.source))
+        from dstransformer.config.deepspeed_conversion import convert
+        from dstransformer.config.deepspeed_json import read_fragment
+
+        conversion = convert(read_fragment(options.source)[0])
+        for line in conversion.notes:
+            note(f"note: {line}")
+        if conversion.settings:
+            say(f"use with: --set {shlex.join(conversion.settings)}")
+        return CommandResult(json.dumps(conversion.fragment, indent=2))
     if options.preset is None:
         raise UserError("the following arguments are required: PRESET, before --set and --ds, or --from FILE")
     config = load_config(options.preset, options.overrides, options.ds)
@@ -61,15 +69,3 @@ def _with_own_precision(config: Config) -> Config:
     precision, reason = choose_precision(None, native_precisions(own_device()))
     note(f"note: the precision is {precision}, {reason}")
     return with_precision(config, precision)
-
-
-def _convert(path: str) -> str:
-    from dstransformer.config.deepspeed_conversion import convert
-    from dstransformer.config.deepspeed_json import read_fragment
-
-    conversion = convert(read_fragment(path)[0])
-    for line in conversion.notes:
-        note(f"note: {line}")
-    if conversion.settings:
-        say(f"use with: --set {shlex.join(conversion.settings)}")
-    return json.dumps(conversion.fragment, indent=2)

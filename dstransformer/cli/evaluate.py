@@ -42,7 +42,11 @@ def run(options: Evaluate) -> CommandResult:
 
 
 def _evaluate(options: Evaluate) -> CommandResult:
-    bundles = _open_translators(options.bundle)
+    from dstransformer.model import open_bundle
+
+    bundles = [open_bundle(path) for path in options.bundle]
+    for bundle in bundles:  # refuse a parser before one of them translates for minutes
+        bundle.check_translates("score it with --task parsing --gold TREES")
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
@@ -87,9 +91,15 @@ def _evaluate(options: Evaluate) -> CommandResult:
     results.sort(key=lambda result: test_sets.index(result.test_set))
     comparisons = _compare(options, results, test_sets, tokenize, language)
     if runs:
+        from dstransformer.tracking.mlflow.tracked_run import log_evaluation, send_evaluations
+
         folders = dict(zip(map(str, options.bundle), runs, strict=True))
-        for line in _track([(folders[found.system], found) for found in results if found.system in folders]):
-            logger.warning(line)
+        tracked = [(folders[found.system], found) for found in results if found.system in folders]
+        for folder, found in tracked:
+            log_evaluation(folder, found.to_json())
+        for folder in dict.fromkeys(folder for folder, _ in tracked):
+            if line := send_evaluations(folder):
+                logger.warning(line)
     return _report(options, results, comparisons)
 
 
@@ -122,16 +132,6 @@ def _learned(options: Evaluate) -> list[tuple[str, str]]:
     """The options of learned metrics that are given, each with its path."""
     metricx = [options.metricx] if options.metricx else []
     return [("comet", path) for path in options.comet or []] + [("metricx", path) for path in metricx]
-
-
-def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
-    """Open all bundles and refuse a parser, before one of them translates for minutes."""
-    from dstransformer.model import open_bundle
-
-    bundles = [open_bundle(path) for path in paths]
-    for bundle in bundles:
-        bundle.check_translates("score it with --task parsing --gold TREES")
-    return bundles
 
 
 def _with_target(options: Evaluate, bundles: Sequence[Bundle]) -> Evaluate:
@@ -284,15 +284,6 @@ def _find_run(bundle: Bundle) -> Path:
     return found
 
 
-def _track(results: Sequence[tuple[Path, SystemResult]]) -> list[str]:
-    """Log results in the MLflow runs of these folders; returns a line for each run with results not sent yet."""
-    from dstransformer.tracking.mlflow.tracked_run import log_evaluation, send_evaluations
-
-    for path, result in results:
-        log_evaluation(path, result.to_json())
-    return [line for path in dict.fromkeys(path for path, _ in results) if (line := send_evaluations(path))]
-
-
 def _report(
     options: Evaluate, results: Sequence[SystemResult], comparisons: Sequence[tuple[str, Comparison]]
 ) -> CommandResult:
@@ -328,7 +319,7 @@ def _follow(options: Evaluate) -> CommandResult:
     options.device = options.device or "cpu"  # the training uses the GPU
     test_sets = read_test_sets(options.src or [], options.ref or [])
     finished = partial(is_finished, run)
-    how: dict[str, Any] = {"interval": options.interval or INTERVAL, "say": _note}
+    how: dict[str, Any] = {"interval": options.interval or INTERVAL, "say": lambda line: note(f"dst: {line}")}
     first = next((bundle for _, bundle in follow(run, finished, lambda bundle: bundle, **how)), None)
     if first is None:
         raise DataError(f"--follow {run}: none of its bundles can be read; restore one")
@@ -388,10 +379,6 @@ def _evaluate_new(
         )
         results.append(name, result.to_json())
         yield result
-
-
-def _note(line: str) -> None:
-    note(f"dst: {line}")
 
 
 def _warn_of_languages(options: Evaluate, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> None:

@@ -96,11 +96,9 @@ def folder(name: str) -> Path:
     Raises:
         argparse.ArgumentTypeError: The name is empty, as from an unset variable, or the address of something remote.
     """
-    if not name:
-        raise argparse.ArgumentTypeError("the name is empty: is a variable unset?")
     if re.match(r"[a-z][a-z0-9+.-]+://", name):
         raise argparse.ArgumentTypeError(f"{name[:60]!r} is an address: name a folder on this machine")
-    return Path(name)
+    return Path(file(name))
 
 
 def bundle_folder(name: str) -> Path:
@@ -325,11 +323,9 @@ def decode_lines(
     from dstransformer.distributed.launcher import read_processes
     from dstransformer.io.progress import reporting
 
-    _check_order(options)
     processes = read_processes(os.environ)
     in_parts = processes.world_size > 1 or options.resume
-    if in_parts:
-        _check_parts(options, processes, alignments)
+    _check_files(options, processes, alignments, in_parts=in_parts)
     if processes.world_size > 1:
         _assign_device(options, processes)
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
@@ -338,44 +334,31 @@ def decode_lines(
         if in_parts:
             assert options.file is not None
             assert options.output is not None
-            shown = progress if processes.rank == 0 else None
             translate_in_parts(
-                options.file,
-                options.output,
-                load,
-                request or Request(),
-                processes,
-                extra=extra,
-                overwrite=options.overwrite,
-                progress=shown,
-            )
+                options.file, options.output, load, request or Request(), processes,
+                extra=extra, overwrite=options.overwrite, progress=progress if processes.rank == 0 else None,
+            )  # fmt: skip
             return CommandResult()
         done = translate_files(
-            options.file,
-            options.output,
-            load,
-            request,
-            alignments=alignments,
-            overwrite=options.overwrite,
-            progress=progress,
-        )
+            options.file, options.output, load, request,
+            alignments=alignments, overwrite=options.overwrite, progress=progress,
+        )  # fmt: skip
     if options.output not in (None, "-"):
         note(f"dst: {done}")
     return CommandResult()
 
 
-def _check_order(options: Lines) -> None:
+def _check_files(options: Lines, processes: Processes, alignments: str | None, *, in_parts: bool) -> None:
+    """Check that BUNDLE and FILE are not swapped, and that the lines can be translated in parts if they are to be."""
+    from dstransformer.io.text import is_stdout
+
     if options.file and options.bundle.is_file() and Path(options.file).is_dir():
         raise UserError(
             f"the bundle {options.bundle} is a file and the text {options.file} a folder: are they swapped? "
             "Write BUNDLE before FILE"
         )
-
-
-def _check_parts(options: Lines, processes: Processes, alignments: str | None) -> None:
-    """Check that lines can be translated in parts."""
-    from dstransformer.io.text import is_stdout
-
+    if not in_parts:
+        return
     if options.file in (None, "-") or is_stdout(options.output):
         who = "--resume needs" if options.resume else f"{processes.world_size} processes need"
         raise UserError(f"{who} a FILE and --output FILE: standard input and output cannot be divided")

@@ -9,22 +9,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from dstransformer.cli.options import (
-    Command,
-    CommandResult,
-    Experiment,
-    Folder,
-    RegisteredName,
-    run_name,
-    run_tag,
-)
+from dstransformer.cli.options import Command, CommandResult, Experiment, Folder, RegisteredName, run_name, run_tag
 from dstransformer.errors import UserError
 from dstransformer.io.flags import option
 
 if TYPE_CHECKING:
-    from dstransformer.training.dry_run import DryRun
+    from dstransformer.training.estimate import DryRun
     from dstransformer.training.run import Outcome
-    from dstransformer.training.setup import TrainRequest
 
 
 class Train(
@@ -66,30 +57,9 @@ class Train(
 def run(options: Train) -> CommandResult:
     """Train. Only rank 0 prints the outcome."""
     from dstransformer.distributed.launcher import read_processes
-    from dstransformer.training.setup import resolve_alone, resolve_on_all
+    from dstransformer.training.setup import TrainRequest, resolve_alone, resolve_on_all
 
-    request = _request(options)
-    is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
-    # A mistake is refused before the rest is imported, which takes seconds.
-    setup = (resolve_alone if options.dry_run else resolve_on_all)(request)
-    if options.dry_run:
-        from dstransformer.training.dry_run import dry_run
-
-        planned = dry_run(request, setup)
-        text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
-        return CommandResult(text if is_rank0 else "")
-    from dstransformer.training.run import train
-
-    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
-        outcome = train(request, setup)
-    text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
-    return CommandResult(text if is_rank0 else "", outcome.status)
-
-
-def _request(options: Train) -> TrainRequest:
-    from dstransformer.training.setup import TrainRequest
-
-    return TrainRequest(
+    request = TrainRequest(
         preset=options.preset,
         corpus=options.corpus,
         run=options.run,
@@ -102,6 +72,21 @@ def _request(options: Train) -> TrainRequest:
         init=options.init,
         profile=options.profile,
     )
+    is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
+    # A mistake is refused before the rest is imported, which takes seconds.
+    setup = (resolve_alone if options.dry_run else resolve_on_all)(request)
+    if options.dry_run:
+        from dstransformer.training.estimate import dry_run
+
+        planned = dry_run(request, setup)
+        text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
+        return CommandResult(text if is_rank0 else "")
+    from dstransformer.training.run import train
+
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
+        outcome = train(request, setup)
+    text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
+    return CommandResult(text if is_rank0 else "", outcome.status)
 
 
 def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -83,10 +83,7 @@ def run(options: Translate) -> CommandResult:
     """Translate a file or standard input."""
     exit_on_sigterm()
     request = _read_request(options)
-
-    def load() -> Translator:
-        return _load(options, request)
-
+    load = partial(_load, options, request)
     if options.interactive:
         if options.file or options.output or options.prefix_file or options.resume:
             raise UserError("--interactive reads sentences from the terminal: leave out FILE and files of options")

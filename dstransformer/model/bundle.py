@@ -252,12 +252,18 @@ def open_bundle(path: str | Path | Bundle) -> Bundle:
     if not isinstance(provenance.get("files"), Mapping):
         raise DataError(f"{folder / PROVENANCE} is damaged (it has no hashes): restore it or copy the bundle again")
     languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
-    form = _read_form(content, folder / CONFIG)
+    try:
+        form = read_form({"trees": content.pop("trees", None)})
+    except ValueError as error:
+        raise DataError(f"{folder / CONFIG}: {error}; {_DAMAGED}") from None
     directions = read_directions(content.pop("directions", None), folder / CONFIG)
     joint = content.pop("joint_vocabulary", True)
     if not isinstance(joint, bool):
         raise DataError(f"{folder / CONFIG}: joint_vocabulary is {shown(joint)}, not true or false; {_DAMAGED}")
-    config = _complete(content, folder / CONFIG)
+    try:  # what a bundle does not store has the values of base.yaml
+        config = complete_config(content, str(folder / CONFIG))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {_DAMAGED}") from None
     _check_model(config.model, provenance, folder / CONFIG)
     src_lang, tgt_lang = (code if isinstance(code, str) else None for code in languages)
     tokenizer = _open_tokenizer(folder, provenance, config.model, joint=joint)
@@ -292,14 +298,6 @@ def _open_tokenizer(folder: Path, provenance: Mapping[str, Any], model: ModelCon
     return tokenizer
 
 
-def _read_form(content: dict[str, Any], path: Path) -> Form:
-    """The form that a configuration states, which is removed from it."""
-    try:
-        return read_form({"trees": content.pop("trees", None)})
-    except ValueError as error:
-        raise DataError(f"{path}: {error}; {_DAMAGED}") from None
-
-
 def read_directions(stored: object, path: Path) -> tuple[Direction, ...]:
     """The directions that a file has in its key ``directions``; none without it.
 
@@ -318,14 +316,6 @@ def _read_config(path: Path) -> dict[str, Any]:
     except ConfigError as error:
         if isinstance(reason := error.__context__, OSError):
             raise read_error(path, reason) from None
-        raise ConfigError(f"{error}; {_DAMAGED}") from None
-
-
-def _complete(content: Mapping[str, Any], path: Path) -> Config:
-    """The stored sections; what a bundle does not store has the values of ``base.yaml``."""
-    try:
-        return complete_config(content, str(path))
-    except ConfigError as error:
         raise ConfigError(f"{error}; {_DAMAGED}") from None
 
 

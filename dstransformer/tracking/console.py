@@ -138,12 +138,13 @@ class ConsoleProgress(Tracker):
         if self._score:
             parts["score"] = self._score
         parts["elapsed"] = f"elapsed {_format_time(self._elapsed())}"
-        if (left := self._seconds_left(step)) is not None:
+        if (done := step - self._first_step) > 0:
+            left = self._elapsed() / done * max(0, self._max_updates - step)
             parts["left"] = f"ETA {_format_time(left)}"
         self._step, self._parts = step, parts
         if self._live is None:
-            done = f"update {step}/{self._max_updates} ({step / self._max_updates:.1%})"
-            self.print("  ".join([done, *parts.values()]))
+            progress = f"update {step}/{self._max_updates} ({step / self._max_updates:.1%})"
+            self.print("  ".join([progress, *parts.values()]))
 
     def _show_evaluation(self, progress: EvaluationProgress) -> None:
         """Change the line that is drawn, or print one at most every ``_FIRST_LINE`` seconds."""
@@ -175,7 +176,8 @@ class ConsoleProgress(Tracker):
         """Print the scores and the first sample."""
         evaluation = done.evaluation
         self._score = f"{evaluation.main.metric} {evaluation.main.number} @{done.step}"
-        scores = _format_eval_metrics(evaluation.metrics)
+        formats = {"loss": ".4f"}
+        scores = [f"{name} {value:{formats.get(name, '.2f')}}" for name, value in evaluation.metrics.items()]
         self.print("  ".join([f"update {done.step}  {done.split}", *scores]), style="bold")
         for sample in evaluation.samples[:1]:
             self.print(f"  source       {sample.source}")
@@ -212,12 +214,6 @@ class ConsoleProgress(Tracker):
     def _elapsed(self) -> float:
         return time.monotonic() - self._start_time
 
-    def _seconds_left(self, step: int) -> float | None:
-        done = step - self._first_step
-        if done <= 0:
-            return None
-        return self._elapsed() / done * max(0, self._max_updates - step)
-
 
 def _format_train_metrics(metrics: Mapping[str, float]) -> dict[str, str]:
     parts = {"epoch": f"epoch {metrics['epoch']:.0f}"} if "epoch" in metrics else {}
@@ -229,10 +225,6 @@ def _format_train_metrics(metrics: Mapping[str, float]) -> dict[str, str]:
         "mfu": "MFU {:.1%}",
     }
     return parts | {name: text.format(metrics[name]) for name, text in formats.items() if name in metrics}
-
-
-def _format_eval_metrics(metrics: Mapping[str, float]) -> list[str]:
-    return [f"{name} {value:.4f}" if name == "loss" else f"{name} {value:.2f}" for name, value in metrics.items()]
 
 
 def _format_time(seconds: float) -> str:

@@ -77,7 +77,9 @@ class MetricsLog(Tracker):
             case Rollback():
                 self._write("rollback", event.step, event.to_json())
             case CheckpointSaved(path, sha256, step, score):
-                self._write("checkpoint", step, {"path": self._within_run(path), "sha256": sha256, "score": score})
+                run = self._path.parent  # which may be moved
+                place = path.relative_to(run) if path.is_relative_to(run) else path
+                self._write("checkpoint", step, {"path": str(place), "sha256": sha256, "score": score})
             case SaveFailed(step, what, reason):
                 self._write("unsaved", step, {"what": what, "reason": reason})
             case BundleSaved(_, step, evaluations):
@@ -114,17 +116,14 @@ class MetricsLog(Tracker):
     def _append(self, lines: Sequence[str]) -> None:
         """Append all lines or none."""
         if self._resume_step is not None:
-            self._remove_lines_after(self._resume_step)
+            if self._path.exists():
+                with replacing(self._path) as temporary, temporary.open("w", encoding="utf-8") as file:
+                    file.writelines(_lines_until(self._path, self._resume_step))
+                self._exists = True
+            self._resume_step = None
         if lines:
             append_whole(self._path, "".join(lines), create=not self._exists)
             self._exists = True
-
-    def _remove_lines_after(self, last_step: int) -> None:
-        if self._path.exists():
-            with replacing(self._path) as temporary, temporary.open("w", encoding="utf-8") as file:
-                file.writelines(_lines_until(self._path, last_step))
-            self._exists = True
-        self._resume_step = None
 
     def _warn_of_refusal(self, error: OSError) -> None:
         what = f"cannot write {self._path}: {error.strerror or error}"
@@ -132,10 +131,6 @@ class MetricsLog(Tracker):
 
     def _warn_of_recovery(self) -> None:
         logger.warning("%s is written again, with the lines that waited", self._path)
-
-    def _within_run(self, path: Path) -> str:
-        """A path relative to the run folder, which may be moved."""
-        return str(path.relative_to(self._path.parent) if path.is_relative_to(self._path.parent) else path)
 
 
 def first_time(path: Path) -> float | None:

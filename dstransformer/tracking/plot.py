@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from dstransformer.errors import DataError, shown
 from dstransformer.io.figures import COLOURS, label_of, line_colours, new_figure, picture, short_names, style_axes
@@ -70,11 +70,12 @@ def draw_runs(runs: Sequence[RunCurves], smooth: int = 1) -> Figure:
     for axes in figure.axes[3:]:
         axes.set_xlabel("update")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     if single:
         figure.suptitle(label_of(runs[0].name))
+    training = "training" if smooth == 1 else f"training, mean of {smooth} records"
     handles = [
-        Line2D([], [], color=COLOURS[0] if single else "#555555", label=_training_label(smooth)),
+        Line2D([], [], color=COLOURS[0] if single else "#555555", label=training),
         Line2D([], [], color=COLOURS[1] if single else "#555555", linestyle="--", marker="o", markersize=3,
                label="validation"),
     ]  # fmt: skip
@@ -111,10 +112,6 @@ def _describe(scores: Sequence[str]) -> str:
     return (" or ".join(metrics) or "BLEU") + sentences
 
 
-def _training_label(smooth: int) -> str:
-    return "training" if smooth == 1 else f"training, mean of {smooth} records"
-
-
 def _draw_train(axes: Axes, curve: Curve, colour: str, smooth: int) -> None:
     if smooth > 1:
         axes.plot(*curve, color=colour, linewidth=0.8, alpha=0.25)
@@ -135,16 +132,12 @@ def _scale_y_axis(axes: Axes, panel: Panel) -> None:
         axes.set_yscale("log")
         if max(values) < 1e4 * min(values):
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(_formatter(lambda value: f"{value:g}"))
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif panel.from_zero:
         axes.set_ylim(bottom=min(0.0, *values), top=1.08 * max(values) or None)
     if panel.train == "train/tokens_per_second":
-        axes.yaxis.set_major_formatter(_formatter(lambda value: f"{value:,.0f}"))
-
-
-def _formatter(show: Callable[[float], str]) -> FuncFormatter:
-    return FuncFormatter(lambda value, _: show(value))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 #: The kinds of records that have curves.
@@ -222,7 +215,7 @@ def read_curves(metrics: Path, *, skip_damaged: bool = False) -> dict[str, Curve
         for name, value in record.items():
             if name in ("kind", "step", "time") or name.endswith("_signature"):
                 continue
-            if value is not None and not _is_number(value):
+            if isinstance(value, bool) or not isinstance(value, int | float | None):
                 if skip_damaged:
                     continue
                 raise DataError(
@@ -262,10 +255,6 @@ def moving_average(values: Sequence[float], count: int) -> list[float]:
         window = [other for other in values[max(0, number - count + 1) : number + 1] if not math.isnan(other)]
         means.append(value if math.isnan(value) else math.fsum(other / len(window) for other in window))
     return means
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _drawable(value: float | None) -> float:

@@ -79,11 +79,8 @@ def choose_precision(stored: Precision | None, native: Collection[Precision]) ->
 
 def with_precision(config: Config, precision: Precision) -> Config:
     """A copy with this precision in place of ``auto_precision``."""
-    return config.model_copy(update={"deepspeed": _replaced(config, {AUTO_PRECISION}, precision)})
-
-
-def _replaced(config: Config, names: Collection[str], precision: Precision) -> list[str]:
-    return [precision if name in names else name for name in config.deepspeed]
+    fragments = [precision if name == AUTO_PRECISION else name for name in config.deepspeed]
+    return config.model_copy(update={"deepspeed": fragments})
 
 
 def own_device() -> torch.device:
@@ -105,7 +102,7 @@ def emulation_warning(setup: Setup, device: torch.device) -> str | None:
     if precision in native_precisions(device):
         return None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
-    fast = " ".join(_replaced(setup.config, ALL, "fp32"))
+    fast = " ".join("fp32" if name in ALL else name for name in setup.config.deepspeed)
     return (
         f"{name} has no {precision} instructions: {precision} is emulated, which is slow. `--ds {fast}` trains in "
         f"fp32; with {AUTO_PRECISION} in place of a precision, a new run chooses by the hardware"

@@ -25,7 +25,7 @@ from dstransformer.training.recovery import Recovery
 from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer
 from dstransformer.training.trial import try_micro_batches
-from dstransformer.training.update_stream import build_update_stream
+from dstransformer.training.update_stream import UpdateStream, build_loader
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def build_trainer(
         config=config,
         state=setup.initial_state,
         engine=engine,
-        data=build_update_stream(config, corpus, session),
+        data=UpdateStream(build_loader(config, corpus, world), session),
         validator=Validator(config, corpus.tokenizer, session, setup.precision, setup.task),
         corpus=corpus,
         checkpoints=checkpoints,

@@ -22,7 +22,7 @@ from dstransformer.model import DTYPES, Transformer
 from dstransformer.model.loss import LossSums
 from dstransformer.model.ops import RoundedWeights
 from dstransformer.training.checkpoints.format import EngineState, Snapshot
-from dstransformer.training.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
+from dstransformer.training.checkpoints.shards import EMA, WEIGHT, ShardReader
 from dstransformer.training.muon import Muon
 from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer, freeze
 from dstransformer.training.partition import Partition
@@ -117,7 +117,9 @@ class Engine:
                 initial(model)
         model.to(world.device)
         freeze(model, config.training.freeze)
-        self._muon = self._build_muon(model, dtype) if config.optimizer.name == "muon" else None
+        # A CPU without instructions for half precision takes forty times as long in it as in fp32.
+        precision = dtype if world.device.type == "cuda" else torch.float32
+        self._muon = Muon(model, config.optimizer, precision) if config.optimizer.name == "muon" else None
         optimizer: torch.optim.Optimizer = self._muon or build_optimizer(
             model.parameters(), config.optimizer, offloaded=offloads_optimizer(ds_config)
         )
@@ -133,7 +135,8 @@ class Engine:
         if self._muon is not None:
             self._muon.connect(dict(self._partition.places()), world)
         self._rounded_weights = self._build_rounded_weights(dtype)
-        self._ema = self._build_ema()
+        masters = [shard.tensors[WEIGHT] for shard in self._partition.shards()]
+        self._ema = WeightAverage(masters, config.optimizer.ema_decay) if config.optimizer.ema_decay else None
         self._grad_norm: float | None = None
         self._finite = _HostFlag(world.device)
         if not self._stage:
@@ -170,17 +173,6 @@ class Engine:
         if self._stage == 3 or self._world.device.type not in ROUND_ONCE:
             return nullcontext
         return RoundedWeights(self._engine.module.parameters(), dtype).in_use
-
-    def _build_muon(self, model: nn.Module, dtype: torch.dtype) -> Muon:
-        # A CPU without instructions for half precision takes forty times as long in it as in fp32.
-        precision = dtype if self._world.device.type == "cuda" else torch.float32
-        return Muon(model, self._config.optimizer, precision)
-
-    def _build_ema(self) -> WeightAverage | None:
-        if not self._config.optimizer.ema_decay:
-            return None
-        masters = [shard.tensors[WEIGHT] for shard in self._partition.shards()]
-        return WeightAverage(masters, self._config.optimizer.ema_decay)
 
     def _build_scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
         # LambdaLR counts applied updates from 0; skipped updates do not count.
@@ -323,9 +315,16 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         """Copy the shards that this rank writes and, on rank 0, all weights to CPU memory."""
+        shards = self._partition.shards()
+        if self._ema is not None:
+            shards = [
+                shard._replace(tensors={**shard.tensors, EMA: average})
+                for shard, average in zip(shards, self._ema.averages, strict=True)
+            ]
+        own = shards if self._stage else shards[self._world.rank :: self._world.world_size]
         copies = [
-            Shard(shard.name, shard.start, {kind: _copy_to_host(tensor) for kind, tensor in shard.tensors.items()})
-            for shard in self._own_shards()
+            shard._replace(tensors={kind: _copy_to_host(tensor) for kind, tensor in shard.tensors.items()})
+            for shard in own
         ]
         weights = {}
         for name, weight in self.iter_weights():  # gathering is collective
@@ -334,15 +333,6 @@ class Engine:
         if self._world.device.type == "cuda":
             torch.cuda.synchronize()
         return Snapshot(copies, weights)
-
-    def _own_shards(self) -> list[Shard]:
-        shards = self._partition.shards()
-        if self._ema is not None:
-            shards = [
-                shard._replace(tensors={**shard.tensors, EMA: average})
-                for shard, average in zip(shards, self._ema.averages, strict=True)
-            ]
-        return shards if self._stage else shards[self._world.rank :: self._world.world_size]
 
     @property
     def state(self) -> EngineState:

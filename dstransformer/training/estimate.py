@@ -1,27 +1,47 @@
-"""Estimates for ``dst train --dry-run``: the plan of an epoch, and what is probably a mistake in it."""
+"""The dry run of ``dst train``: the checks that one process can make, what a run costs, and what is probably a mistake.
+
+Nothing is trained or written.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any
 
 from dstransformer.config import (
+    AUTO_PRECISION,
     BatchStage,
     Config,
     TrainingConfig,
     accumulation_steps,
+    fragment_names,
     load_config,
 )
 from dstransformer.data.augment import describe_augmentation
 from dstransformer.data.mixture import Mixture
 from dstransformer.data.plan import Budget, LengthSums, build_budget
 from dstransformer.data.windows import Planner, build_planner
+from dstransformer.distributed.launcher import single_process_warning
 from dstransformer.errors import counted
 from dstransformer.model import parameter_count, training_flops
-from dstransformer.training.setup import Setup
+from dstransformer.training.automatic import choose, emulation_warning, native_precisions, own_device
+from dstransformer.training.checkpoints.resume import check_resumed
+from dstransformer.training.runtime import check_sections, model_state_bytes
+from dstransformer.training.setup import (
+    GIB,
+    Setup,
+    TrainRequest,
+    check_corpus,
+    check_memory,
+    find_resume_point,
+    machine_memory,
+    resolve_alone,
+)
 
 #: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.
 MAX_EPOCHS = 500
@@ -75,6 +95,69 @@ class Estimate:
     parameters: int
     flops_per_update: float
     flops: float
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The result of ``dst train --dry-run``.
+
+    Attributes:
+        setup: The experiment.
+        estimate: Its plan, and what that costs.
+        model_state_gib: Weights, gradients and moments on each GPU in GiB by ZeRO stage, see
+            :func:`dstransformer.training.runtime.model_state_bytes`.
+        warnings: What is probably a mistake.
+    """
+
+    setup: Setup
+    estimate: Estimate
+    model_state_gib: Mapping[str, float]
+    warnings: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        return {
+            "config": self.setup.config.without_secrets().model_dump(),
+            "ds_config": dict(self.setup.ds_config),
+            "world_size": self.setup.world_size,
+            "precision": self.setup.precision,
+            "precision_from": self.setup.precision_from,
+            "micro_batches_from": self.setup.micro_batches_from,
+            "estimate": asdict(self.estimate),
+            "model_state_gib": dict(self.model_state_gib),
+            "warnings": list(self.warnings),
+        }
+
+
+def dry_run(request: TrainRequest, setup: Setup | None = None) -> DryRun:
+    """Check configuration, corpus, resumption and the memory that planning takes in one process; plan the first epoch.
+
+    Args:
+        request: The options of the run.
+        setup: What :func:`resolve_alone` makes of the request, if that was done before this module was imported.
+
+    Raises:
+        UserError: :func:`dstransformer.training.run.train` would raise it as well. It also checks what depends on the
+            other processes and their devices (the attention backend, the memory of a node), and creates the run folder.
+    """
+    setup = setup or resolve_alone(request)
+    resumed = find_resume_point(request, setup)
+    if not {*setup.config.deepspeed} <= {*fragment_names(), AUTO_PRECISION}:  # a file of the user's
+        check_sections(setup.ds_config)
+    device = own_device()
+    setup = choose(setup, resumed, native_precisions(device))
+    check_corpus(setup, verify=True)
+    check_memory(setup, 1, machine_memory(), weights=False)
+    if resumed is not None:
+        check_resumed(resumed, setup.config, setup.free_keys)
+    estimated = estimate(setup)
+    warnings = plan_warnings(setup.config, estimated.updates_per_epoch, estimated.stage_updates)
+    warnings += filter(None, [single_process_warning(os.environ), emulation_warning(setup, device)])
+    warnings += setup.task.notes
+    model, vocab_size = setup.config.model, setup.corpus.tokenizer.vocab_size
+    largest_layer = model.d_model * max(model.embedding_rows(vocab_size), model.d_ff)
+    by_stage = model_state_bytes(estimated.parameters, largest_layer, setup.world_size)
+    return DryRun(setup, estimated, {stage: size / GIB for stage, size in by_stage.items()}, warnings)
 
 
 def estimate(setup: Setup) -> Estimate:
@@ -238,14 +321,9 @@ def _unused_warnings(config: Config) -> Iterator[str]:
     """Warnings about values that are not those of the base, and that only another choice reads."""
     base = load_config("base")
     for name, choice, readers in CHOSEN_BY:
-        value, chosen = _value(config, name), _value(config, choice)
-        if chosen not in readers and value != _value(base, name):
+        value, chosen = attrgetter(name, choice)(config)
+        if chosen not in readers and value != attrgetter(name)(base):
             yield f"{name} = {value} has no effect with {choice} = {chosen}: remove it, or set {choice}={readers[0]}"
-
-
-def _value(config: Config, name: str) -> Any:
-    section, key = name.split(".")
-    return getattr(getattr(config, section), key)
 
 
 def _length_warnings(training: TrainingConfig) -> Iterator[str]:

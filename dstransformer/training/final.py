@@ -24,7 +24,7 @@ from dstransformer.evaluation.validation import add_paper_bleu
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import open_bundle
-from dstransformer.tracking.events import BundleSaved, Tracker
+from dstransformer.tracking.events import BundleSaved
 from dstransformer.training.checkpoints.averaging import annotate_bundle, write_average
 from dstransformer.training.checkpoints.checkpoint_folder import (
     CheckpointFolder,
@@ -206,24 +206,14 @@ def choose(final: str, candidates: Candidates, ranks: Mapping[str, float], warmu
     return best, "the best on validation, checkpoint.final = best_on_validation"
 
 
-@dataclass(frozen=True)
-class FinalBundle:
-    """The final bundle of a run.
-
-    Attributes:
-        choice: How it was chosen.
-        evaluations: Its evaluations, by split.
-    """
-
-    choice: Choice
-    evaluations: dict[str, Evaluation]
-
-
-def make_final_bundle(trainer: Trainer) -> FinalBundle:
+def make_final_bundle(trainer: Trainer) -> tuple[Choice, dict[str, Evaluation]]:
     """Compare the candidates, write the chosen one to ``RUN/bundle``, and evaluate it. Collective.
 
     Args:
         trainer: Has trained to the last update; all its checkpoints are complete.
+
+    Returns:
+        How it was chosen, and its evaluations by split.
 
     Raises:
         StorageError: The bundle could not be written, or the checkpoints not be read, although it was tried again.
@@ -256,23 +246,24 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle:
     session.enter("final evaluation of the bundle")
     evaluations = comparison.evaluate_bundle(bundle, candidates.steps(choice.chosen))
     tracker.emit(BundleSaved(bundle, step, {f"final_{split}": found for split, found in evaluations.items()}))
-    # The last lines say that the run is complete.
-    retry.run("the last lines of metrics.jsonl", lambda: _flush(tracker, folder.run, world))
-    return FinalBundle(choice, evaluations)
+
+    def flush() -> None:
+        with world.collective_errors(), storage_errors(folder.run, full=ROOM_ADVICE):
+            tracker.flush()
+
+    retry.run("the last lines of metrics.jsonl", flush)  # they say that the run is complete
+    return choice, evaluations
 
 
 class _Comparison:
     """Scores candidates on validation, each set of weights once."""
 
     def __init__(self, trainer: Trainer, retry: RetryPolicy) -> None:
-        self._session = trainer.session
-        self._evaluate = trainer.evaluate
-        self._retry = retry
-        self._corpus = trainer.corpus
-        self._validator = trainer.validator
+        self._trainer, self._retry = trainer, retry
         self._sentences = trainer.config.validation.final_sentences
-        self.metric = self._validator.score_name(self._corpus.split("validation"), self._sentences)
-        self.how = self.metric, self._validator.signature(self._corpus.split("validation"))
+        validation = trainer.corpus.split("validation")
+        self.metric = trainer.validator.score_name(validation, self._sentences)
+        self.how = self.metric, trainer.validator.signature(validation)
         self._evaluations: dict[Steps, Evaluation] = {}
         last = trainer.evaluation
         if last is not None and last.main.name == self.metric:  # it covers the same sentences
@@ -282,37 +273,38 @@ class _Comparison:
         """The scores of the candidates by name. Collective."""
         scores = dict(candidates.known)
         for name in candidates.checkpoints:
-            self._session.enter(f"final evaluation of {name}")
+            self._trainer.session.enter(f"final evaluation of {name}")
             steps = candidates.steps(name)
             if steps not in scores:
                 self._load(f"the evaluation of {CANDIDATE_NAMES[name]}", candidates.bundle(name))
-                self._evaluations[steps] = self._evaluate(_name(name, steps), "validation", self._sentences)
+                self._evaluations[steps] = self._trainer.evaluate(_name(name, steps), "validation", self._sentences)
                 scores[steps] = self._evaluations[steps].main.value
         return {name: scores[candidates.steps(name)] for name in candidates.checkpoints}
 
     def evaluate_bundle(self, bundle: Path, steps: Steps) -> dict[str, Evaluation]:
         """Evaluate the final bundle on validation and test, for German also as the paper does. Collective."""
         evaluations = {"validation": self._evaluations[steps]} if steps in self._evaluations else {}
-        missing = [name for name in ("validation", "test") if name in self._corpus.splits and name not in evaluations]
+        corpus = self._trainer.corpus
+        missing = [name for name in ("validation", "test") if name in corpus.splits and name not in evaluations]
         if missing:
             self._load("the evaluation of the bundle", bundle)
         for name in missing:
-            evaluations[name] = self._evaluate("the bundle", name, self._sentences)
-        language, splits = self._corpus.manifest.tgt_lang, self._corpus.split
-        return self._session.until_stopped(
-            lambda: {name: add_paper_bleu(found, splits(name), language) for name, found in evaluations.items()}
+            evaluations[name] = self._trainer.evaluate("the bundle", name, self._sentences)
+        language = corpus.manifest.tgt_lang
+        return self._trainer.session.until_stopped(
+            lambda: {name: add_paper_bleu(found, corpus.split(name), language) for name, found in evaluations.items()}
         )
 
     def _load(self, what: str, bundle: Path) -> None:
         """Load the weights of a bundle. Collective."""
 
         def read() -> dict[str, Tensor]:
-            with self._session.world.collective_errors():
+            with self._trainer.session.world.collective_errors():
                 if not os.path.isdir(bundle):  # noqa: PTH112  # Path.is_dir may raise
                     raise StorageError(f"cannot read {bundle}: it is gone; mount its disk again")
                 return open_bundle(bundle).load_weights()
 
-        self._validator.load(self._retry.run(what, read).items())
+        self._trainer.validator.load(self._retry.run(what, read).items())
 
 
 def _choose(trainer: Trainer, candidates: Candidates, scores: dict[str, float], comparison: _Comparison) -> Choice:
@@ -334,9 +326,3 @@ def _warn_of_a_better_one(choice: Choice, world: World) -> None:
         if ranks.get(better, -math.inf) > ranks[choice.chosen] and world.is_rank0:
             chosen = choice.describe(choice.chosen)
             logger.warning("%s is worse than %s; %s", chosen, choice.describe(better), what_to_do)
-
-
-def _flush(tracker: Tracker, run: Path, world: World) -> None:
-    """Write everything that was logged to the disk. Collective."""
-    with world.collective_errors(), storage_errors(run, full=ROOM_ADVICE):
-        tracker.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from dataclasses import replace
 
@@ -14,8 +15,27 @@ from dstransformer.data.plan import LengthSums
 from dstransformer.distributed.world import World
 from dstransformer.model import training_flops
 from dstransformer.training.checkpoints.format import Cost
-from dstransformer.training.devices import datasheet_peak
 from dstransformer.training.engine import Engine, Step
+
+#: Peak FLOP/s of dense bf16 and fp16 matrix products with fp32 accumulation. NVIDIA's data sheets often state twice as
+#: much, for sparse matrices. The first name that is a word of the device's name counts.
+DENSE_PEAKS = {
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "H200 NVL": 835e12,
+    "H200": 989e12,
+    "H800": 989e12,
+    "GH200": 989e12,
+    "H20": 148e12,
+    "B200": 2250e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "RTX 4090": 165e12,
+}
 
 
 class TrainingMetrics:
@@ -63,7 +83,10 @@ class TrainingMetrics:
 
         Loss and perplexity are NaN if the loss of no update was finite.
         """
-        loss, nll, *alignment = self._mean_losses()
+        sums = [math.nan, math.nan]  # training loss, negative log-likelihood and, with guided alignment, its part
+        if self._losses:
+            sums = self._world.all_reduce(torch.stack(self._losses).double().sum(dim=0).cpu()).tolist()
+        loss, nll, *alignment = (one / max(1, self._loss_tokens) for one in sums)
         seconds = time.monotonic() - self._began
         skipped = engine.skipped
         record = {
@@ -84,13 +107,6 @@ class TrainingMetrics:
         self._skipped = skipped
         self._clear()
         return record
-
-    def _mean_losses(self) -> list[float]:
-        """Training loss, negative log-likelihood and, with guided alignment, its part, per target token."""
-        if not self._losses:
-            return [math.nan, math.nan]
-        sums = self._world.all_reduce(torch.stack(self._losses).double().sum(dim=0).cpu()).tolist()
-        return [one / self._loss_tokens for one in sums]
 
     def _clear(self) -> None:
         self._device_use.clear()
@@ -160,6 +176,11 @@ class CostMeter:
     @property
     def _seconds(self) -> float:
         return 0.0 if self._began is None else time.monotonic() - self._began
+
+
+def datasheet_peak(name: str) -> float | None:
+    """Peak FLOP/s of dense bf16 products of the device with this name; None if unknown."""
+    return next((peak for part, peak in DENSE_PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
 
 
 class DeviceUse:

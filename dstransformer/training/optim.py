@@ -46,20 +46,16 @@ def build_optimizer(
     Raises:
         Stopped: A signal came while it was compiled.
     """
-    betas = (config.beta1, config.beta2)
+    values: dict[str, Any] = {"lr": 1.0, "betas": (config.beta1, config.beta2), "eps": config.eps}
     if offloaded:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         with _prints_logged(), stopped_by_signals():  # there is nothing to save yet, and compilers take minutes
-            offloaded_adam: torch.optim.Optimizer = DeepSpeedCPUAdam(
-                parameters, lr=1.0, betas=betas, eps=config.eps, weight_decay=config.weight_decay, adamw_mode=True
-            )
-        return offloaded_adam
+            adam: torch.optim.Optimizer = DeepSpeedCPUAdam(parameters, **values, weight_decay=config.weight_decay)
+        return adam
     if config.weight_decay:
-        return torch.optim.AdamW(
-            parameters, lr=1.0, betas=betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
-        )
-    return torch.optim.Adam(parameters, lr=1.0, betas=betas, eps=config.eps, fused=True)
+        return torch.optim.AdamW(parameters, **values, weight_decay=config.weight_decay, fused=True)
+    return torch.optim.Adam(parameters, **values, fused=True)
 
 
 @contextmanager

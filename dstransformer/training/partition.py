@@ -35,8 +35,18 @@ class Partition:
             name: MUON_MOMENTS if name in by_muon else ADAM_MOMENTS for name, _ in self._module.named_parameters()
         }
         names = {id(parameter): name for name, parameter in self._module.named_parameters()}
-        for master, parameters in zip(self._masters(), self._groups(), strict=True):
-            self._create_state(master, self._moments[names[id(parameters[0])]])
+        # The parameters of which each master holds a part, on some rank. One optimizer updates all of a group.
+        groups = [[parameter] for parameter in self._module.parameters()]
+        if stage:
+            groups = getattr(self._zero, "fp16_groups" if stage == 3 else "bit16_groups")
+        for master, parameters in zip(self._masters(), groups, strict=True):
+            state, moments = self._optimizer.state[master], self._moments[names[id(parameters[0])]]
+            if not state:  # what the optimizer would create at its first step, so that it can be filled in before
+                if moments == ADAM_MOMENTS:
+                    offloaded = type(self._optimizer).__name__ == "DeepSpeedCPUAdam"
+                    state["step"] = 0 if offloaded else torch.zeros((), dtype=torch.float32, device=master.device)
+                for moment in moments:
+                    state[moment] = torch.zeros_like(master.detach())
 
     def _masters(self) -> list[Tensor]:
         """The tensors that the optimizer updates: parameters without ZeRO, flat partitions of them with ZeRO."""
@@ -44,22 +54,6 @@ class Partition:
             return list(self._module.parameters())
         name = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
         return list(getattr(self._zero, name))
-
-    def _groups(self) -> list[list[Tensor]]:
-        """The parameters of which each of them holds a part, on some rank. One optimizer updates all of a group."""
-        if not self._stage:
-            return [[parameter] for parameter in self._module.parameters()]
-        return list(getattr(self._zero, "fp16_groups" if self._stage == 3 else "bit16_groups"))
-
-    def _create_state(self, master: Tensor, moments: Sequence[str]) -> None:
-        """What the optimizer itself would create at its first step, so that it can be filled in before."""
-        state = self._optimizer.state[master]
-        if not state:
-            if moments == ADAM_MOMENTS:
-                offloaded = type(self._optimizer).__name__ == "DeepSpeedCPUAdam"
-                state["step"] = 0 if offloaded else torch.zeros((), dtype=torch.float32, device=master.device)
-            for moment in moments:
-                state[moment] = torch.zeros_like(master.detach())
 
     def shards(self) -> list[Shard]:
         """Views of all that this rank updates."""
@@ -112,7 +106,8 @@ class Partition:
         Raises:
             DataError: The checkpoint does not hold all of it.
         """
-        sizes = {name: _size(parameter) for name, parameter in self._module.named_parameters()}
+        parameters: dict[str, Any] = dict(self._module.named_parameters())
+        sizes = {name: int(getattr(one, "ds_numel", one.numel())) for name, one in parameters.items()}
         average = () if averages is None else (EMA,)
         reader.check(sizes, {name: (WEIGHT, *moments, *average) for name, moments in self._moments.items()})
         for number, shard in enumerate(self.shards()):
@@ -121,7 +116,7 @@ class Partition:
             if averages is not None:
                 reader.read(EMA, shard.name, shard.start, averages[number])
         if self._stage in (1, 2):
-            for name, parameter in self._module.named_parameters():
+            for name, parameter in parameters.items():
                 reader.read(WEIGHT, name, 0, parameter.data.view(-1))
 
     @torch.no_grad()
@@ -165,7 +160,3 @@ class Place(NamedTuple):
     master: Tensor
     offset: int
     elements: int
-
-
-def _size(parameter: Any) -> int:
-    return int(getattr(parameter, "ds_numel", parameter.numel()))

@@ -14,7 +14,7 @@ from dstransformer.model import Bundle, open_bundle
 from dstransformer.training.checkpoints.resume import Resumed
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 #: Values of the section ``model`` that may differ from the bundle's, as the weights fit either way.
 FREE_KEYS = ("dropout", "attention_dropout", "activation_dropout")
@@ -78,7 +78,8 @@ class Pretrained:
         weights = self.bundle.load_weights()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                stored = _weight(weights, name, self.bundle)
+                if (stored := weights.get(name)) is None:
+                    raise DataError(f"{self.bundle.path} has no weight {name}: copy it again")
                 if name in EMBEDDINGS and not self.same_tokenizer:
                     own = self.rows if name != "src_embedding.weight" or self.src_rows is None else self.src_rows
                     ids = torch.tensor(own, dtype=torch.int64)
@@ -148,15 +149,6 @@ def check_pretrained(resumed: Resumed, init: Path, pretrained: Pretrained | None
 
 
 def _shared(old: Tokenizer, new: Tokenizer) -> Rows:
-    there = _ids(old)
-    return tuple((number, there[piece]) for piece, number in _ids(new).items() if piece in there)
-
-
-def _ids(tokenizer: Tokenizer) -> dict[str, int]:
-    return {piece: number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
-
-
-def _weight(weights: Mapping[str, Tensor], name: str, bundle: Bundle) -> Tensor:
-    if name not in weights:
-        raise DataError(f"{bundle.path} has no weight {name}: copy it again")
-    return weights[name]
+    there = {piece: number for number, piece in enumerate(old.pieces(range(old.vocab_size)))}
+    pieces = enumerate(new.pieces(range(new.vocab_size)))
+    return tuple((number, there[piece]) for number, piece in pieces if piece in there)

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from dstransformer.distributed.world import World
 from dstransformer.io.files import replace_file, storage_errors
-from dstransformer.tracking.events import Event, FanOut, Message, RunEnd, Tracker, UpdateDone
+from dstransformer.tracking.events import Event, Message, RunEnd, Tracker, UpdateDone
 
 #: Updates before the trace: the first ones compile, allocate and fill caches.
 SKIPPED = 3
@@ -68,10 +67,3 @@ class Profiler(Tracker):
         self._tracker.emit(
             Message(f"{table}\nprofile of {self._updates} updates: {trace}, for https://ui.perfetto.dev")
         )
-
-
-def with_profiler(tracker: Tracker, updates: int, run: Path, world: World) -> Tracker:
-    """The tracker of a process and, on rank 0, the profiler of so many updates, if any."""
-    if not updates or not world.is_rank0:
-        return tracker
-    return FanOut([tracker, Profiler(updates, run, tracker)])

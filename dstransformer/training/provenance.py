@@ -18,7 +18,7 @@ from dstransformer.data.mixture import describe_mixture
 from dstransformer.data.plan import describe_stages
 from dstransformer.data.windows import is_windowed
 from dstransformer.distributed.world import World
-from dstransformer.errors import without_secrets
+from dstransformer.errors import counted, without_secrets
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import compiler_name, kernels_fingerprint, processor_name
 from dstransformer.tracking.events import RunStart
@@ -75,31 +75,27 @@ def describe_start(
         provenance: The provenance, from :func:`describe_provenance`.
         resumed: The checkpoint that the run resumes from; None for a new run.
     """
+    parent = provenance["parent"]
     return RunStart(
         run_name=request.name,
         config=setup.config,
         ds_config=setup.ds_config,
         manifest=setup.corpus.manifest,
         corpus=request.corpus,
-        tags=_describe_tags(provenance, setup.world_size),
+        tags={
+            "git_revision": provenance["git_revision"] or "unknown",
+            "dstransformer": provenance["dstransformer"],
+            **provenance["versions"],
+            "preset": provenance["preset"],
+            "world_size": str(setup.world_size),
+            **({} if parent is None else {"parent": parent["weights_sha256"]}),
+            **provenance["hardware"],
+            "host": platform.node(),
+        },
         user_tags=request.tags,
         register=request.register,
         resume_step=None if resumed is None else resumed.checkpoint.state.step,
     )
-
-
-def _describe_tags(provenance: Mapping[str, Any], world_size: int) -> dict[str, str]:
-    """The MLflow tags of a run."""
-    return {
-        "git_revision": provenance["git_revision"] or "unknown",
-        "dstransformer": provenance["dstransformer"],
-        **provenance["versions"],
-        "preset": provenance["preset"],
-        "world_size": str(world_size),
-        **({} if provenance["parent"] is None else {"parent": provenance["parent"]["weights_sha256"]}),
-        **provenance["hardware"],
-        "host": platform.node(),
-    }
 
 
 def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
@@ -121,7 +117,7 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
         yield f"mixture   {mixture}"
     if config.training.augment:
         yield f"augment   {describe_augmentation(config.training.augment)}"
-    yield f"hardware  {setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}: {machines}"
+    yield f"hardware  {counted(setup.world_size, 'rank')}: {machines}"
     if setup.micro_batches_from == "checkpoint":
         yield f"batches   batch.micro_batches is {config.batch.micro_batches}, as its checkpoint has"
     if stages := describe_stages(config.batch.stages, in_stages):

@@ -66,7 +66,13 @@ class Recovery:
         self.state = replace(self.state, consecutive_nonfinite=consecutive)
         if not is_finite:
             self._record_nonfinite(number, update, result)
-            self._check_budget(number)
+        if consecutive > (budget := self._config.skip_budget):
+            at_the_end = ", and the loss scale cannot fall" if self._precision == "fp16" else ""
+            bf16 = "use bf16, " if self._precision == "fp16" else ""
+            raise DivergedError(
+                f"training diverged: the losses or gradients of {consecutive} updates in a row, up to {number}, are "
+                f"NaN or infinite{at_the_end} (training.skip_budget is {budget}); {bf16}{DIVERGED_ADVICE}"
+            )
 
     def roll_back(self, error: DivergedError, diverged: TrainState) -> Checkpoint:
         """Find the last good checkpoint. Training continues from it with the data after the update that diverged.
@@ -126,14 +132,3 @@ class Recovery:
         event = NonfiniteUpdate(number, place.epoch, place.update, result.skipped, consecutive, pairs, place.window)
         self._updates.append(event)
         self._tracker.emit(event)
-
-    def _check_budget(self, number: int) -> None:
-        consecutive, budget = self.state.consecutive_nonfinite, self._config.skip_budget
-        if consecutive <= budget:
-            return
-        at_the_end = ", and the loss scale cannot fall" if self._precision == "fp16" else ""
-        bf16 = "use bf16, " if self._precision == "fp16" else ""
-        raise DivergedError(
-            f"training diverged: the losses or gradients of {consecutive} updates in a row, up to {number}, are NaN or "
-            f"infinite{at_the_end} (training.skip_budget is {budget}); {bf16}{DIVERGED_ADVICE}"
-        )

@@ -15,24 +15,13 @@ from dstransformer.distributed.supervision.stop_signals import StopRequested
 from dstransformer.distributed.world import World
 from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking.events import CostTotal, Message, RunEnd
+from dstransformer.tracking.events import CostTotal, FanOut, Message, RunEnd
 from dstransformer.training.automatic import choose_on_all
 from dstransformer.training.checkpoints.format import Cost
-from dstransformer.training.checkpoints.mirror import fetch_resumed, with_mirror
-from dstransformer.training.checkpoints.resume import (
-    Resumed,
-    check_resumed,
-    warn_if_hardware_differs,
-    warn_if_layout_differs,
-)
+from dstransformer.training.checkpoints.mirror import Mirror, MirrorTracker, fetch_resumed
+from dstransformer.training.checkpoints.resume import Resumed, check_resumed, warn_if_differs
 from dstransformer.training.provenance import describe_provenance, describe_run, describe_start, describe_trial
-from dstransformer.training.setup import (
-    Setup,
-    TrainRequest,
-    check_setup,
-    find_resume_point,
-    resolve_on_all,
-)
+from dstransformer.training.setup import Setup, TrainRequest, check_setup, find_resume_point, resolve_on_all
 
 if TYPE_CHECKING:
     from dstransformer.training.final import Choice
@@ -144,26 +133,29 @@ def _run(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: 
         tracker.emit(RunEnd("killed"))
         return Outcome(run, step, session.stopped_by, {}, None, cost, devices)
     tracker.emit(RunEnd("finished"))
-    return Outcome(run, step, None, final.evaluations, final.choice, cost, devices)
+    choice, evaluations = final
+    return Outcome(run, step, None, evaluations, choice, cost, devices)
 
 
 def _start(request: TrainRequest, setup: Setup, resumed: Resumed | None, session: Session) -> Trainer:
     """Build the trainer, resume from the checkpoint, and report the run to the tracker. Collective."""
     from dstransformer.training.build import build_tracker, build_trainer
-    from dstransformer.training.profiling import with_profiler
+    from dstransformer.training.profiling import Profiler
 
     world, updates = session.world, setup.config.training.max_updates
     tracker = build_tracker(setup.config.tracking, rank=world.rank, run_folder=setup.run, max_updates=updates)
-    tracker = with_profiler(tracker, request.profile, setup.run, world)
-    tracker = with_mirror(tracker, setup.config.checkpoint, setup.checkpoints, world)
+    if world.is_rank0 and request.profile:
+        tracker = FanOut([tracker, Profiler(request.profile, setup.run, tracker)])
+    kept = setup.config.checkpoint
+    if world.is_rank0 and kept.mirror is not None:
+        tracker = FanOut([tracker, MirrorTracker(Mirror(kept.mirror), setup.checkpoints, kept.retry_seconds)])
     provenance = describe_provenance(request, setup, resumed, world)
     for line in describe_run(setup, provenance["hardware"]):
         tracker.emit(Message(line))
     for note in setup.task.notes if world.is_rank0 else ():
         logger.warning(note)
     if resumed is not None and world.is_rank0:
-        warn_if_layout_differs(resumed.checkpoint, setup.initial_state)
-        warn_if_hardware_differs(resumed, provenance["hardware"])
+        warn_if_differs(resumed, setup.initial_state, provenance["hardware"])
     session.enter("the start of DeepSpeed")
     trainer = build_trainer(setup, provenance, tracker, session, resumes=resumed is not None)
     if resumed is not None:

@@ -29,17 +29,6 @@ logger = logging.getLogger(__name__)
 logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
 
-def _operator_folder() -> str:
-    """The folder in which DeepSpeed builds its C++ operators at first use.
-
-    Each installation has its own, because operators are built from its headers. Two installations that shared a folder
-    would rebuild them again and again.
-    """
-    from torch.utils.cpp_extension import get_default_build_root
-
-    return str(Path(get_default_build_root(), hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]))
-
-
 def wait_for_operator_builds(folder: Path, stale_seconds: float = 600.0) -> None:
     """Wait while another process builds an operator. PyTorch would wait forever, silently, even for a killed process.
 
@@ -72,17 +61,23 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # Building operators needs this environment's ninja, which is not on the PATH of a process started over ssh.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", _operator_folder())
+    from torch.utils.cpp_extension import get_default_build_root
+
+    # Each installation builds operators in its own folder, from its own headers: two that shared one would rebuild them
+    # again and again.
+    own_folder = Path(get_default_build_root(), hashlib.sha256(sys.prefix.encode()).hexdigest()[:12])
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(own_folder))
     import deepspeed
     from deepspeed.utils import logger as deepspeed_logger
 
     deepspeed_logger.handlers.clear()
     deepspeed_logger.propagate = True
     deepspeed_logger.setLevel(logging.INFO)
-    deepspeed_logger.addFilter(_is_no_overflow)
+    # It would log each skipped update; the metrics have them as ``skipped_share``.
+    deepspeed_logger.addFilter(lambda record: "OVERFLOW!" not in record.getMessage())
     # On a CPU, DeepSpeed would compile a shared-memory all-reduce that only its inference engine uses.
     torch_backend: Any = import_module("deepspeed.comm.torch")
-    torch_backend.build_shm_op = _skip_shm_build
+    torch_backend.build_shm_op = lambda *_, **__: None
     zero: Any = import_module("deepspeed.runtime.zero.stage_1_and_2")
     zero.mask_nan_or_inf_with_val_inplace = _mark_nonfinite
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
@@ -182,15 +177,6 @@ def gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.weight.comm_dtype = dtype  # type: ignore[attr-defined]
-
-
-def _is_no_overflow(record: logging.LogRecord) -> bool:
-    """DeepSpeed would log each skipped update; the metrics have them as ``skipped_share``."""
-    return "OVERFLOW!" not in record.getMessage()
-
-
-def _skip_shm_build(*_: object, **__: object) -> None:
-    """Replaces the build of the shared-memory operator."""
 
 
 def _mark_nonfinite(norm: Tensor, device: object = None, val: float = -1.0) -> None:  # noqa: ARG001

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dstransformer.config import (
     Config,
-    ModelConfig,
     Precision,
     compose,
     dump_config,
@@ -47,10 +46,8 @@ GIB = 2**30
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
-
 #: Most updates of a trace.
 MAX_PROFILED = 100
-
 
 logger = logging.getLogger(__name__)
 
@@ -232,30 +229,22 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
         check_run_folder(request.run)
     corpus = Corpus.open(request.corpus, verify=False)
     build_mixture(corpus.manifest.parts, config.training.mixture)
-    _check_embeddings(config.model, corpus)
-    setup = Setup(config, ds_config, corpus, request.run, processes.world_size)
-    is_local = not is_address(request.resume) and request.resume != config.checkpoint.mirror
-    if processes.rank == 0 and is_local:
-        setup.checkpoints.find(request.resume, verify=False)
-    return replace(setup, pretrained=_open_pretrained(request, setup, needed=processes.rank == 0 and is_local))
-
-
-def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
-    """Refuse one matrix for two vocabularies."""
-    if model.tie_embeddings == "all" and not corpus.tokenizer.shares_ids:
+    if config.model.tie_embeddings == "all" and not corpus.tokenizer.shares_ids:
         raise ConfigError(
             f"model.tie_embeddings = all, but {corpus.path} has a vocabulary for each language, which cannot share a "
             "matrix: set model.tie_embeddings=target (the decoder's embedding and the softmax share theirs) or none"
         )
-
-
-def _open_pretrained(request: TrainRequest, setup: Setup, *, needed: bool) -> Pretrained | None:
-    """The bundle of ``--init``; None without, and if it is gone: a run that resumes does not need it."""
-    # Where it is not ``needed``, checkpoints may still be fetched, or not be seen yet.
-    new = request.resume == "never" or (needed and request.resume == "auto" and not setup.checkpoints.folders())
-    if request.init is None or not (new or request.init.exists()):
-        return None
-    return open_pretrained(request.init, setup.config.model, setup.corpus.tokenizer)
+    setup = Setup(config, ds_config, corpus, request.run, processes.world_size)
+    # Elsewhere checkpoints may still be fetched, or not be seen yet.
+    sees_checkpoints = (
+        processes.rank == 0 and not is_address(request.resume) and request.resume != config.checkpoint.mirror
+    )
+    if sees_checkpoints:
+        setup.checkpoints.find(request.resume, verify=False)
+    is_new = sees_checkpoints and request.resume == "auto" and not setup.checkpoints.folders()
+    if request.init is None or not (is_new or request.resume == "never" or request.init.exists()):
+        return setup  # the bundle of --init may be gone: a run that resumes does not need it
+    return replace(setup, pretrained=open_pretrained(request.init, config.model, corpus.tokenizer))
 
 
 def find_resume_point(request: TrainRequest, setup: Setup) -> Resumed | None:
@@ -382,11 +371,12 @@ def check_memory(setup: Setup, processes: int, available: int, *, weights: bool 
     at_once, planning = plan_memory(pairs, setup.mixture, setup.config.training.window_pairs)
     if (4 * parameters + planning) * processes <= available:
         return
-    model = f"the model has {parameters:,} parameters: building it takes {_gib(4 * parameters * processes)} (4 bytes "
-    model += "per parameter)"
-    plan = f"planning {at_once:,} pairs at once takes {_gib(planning * processes)} ({planning / at_once:.0f} bytes per "
-    plan += "pair)"
-    where = f"in {processes} process{'' if processes == 1 else 'es'} on {platform.node()}, which has {_gib(available)}"
+    model_gib, plan_gib = 4 * parameters * processes / GIB, planning * processes / GIB
+    model = f"the model has {parameters:,} parameters: building it takes {model_gib:,.1f} GiB (4 bytes per parameter)"
+    per_pair = f"{planning / at_once:.0f} bytes per pair"
+    plan = f"planning {at_once:,} pairs at once takes {plan_gib:,.1f} GiB ({per_pair})"
+    where = f"in {processes} process{'' if processes == 1 else 'es'} on {platform.node()}"
+    where += f", which has {available / GIB:,.1f} GiB"
     if planning > 4 * parameters:
         also = f"; {model}" if parameters else ""
         raise ConfigError(f"{plan} {where}{also}: set training.window_pairs={SUGGESTED_WINDOW}")
@@ -394,10 +384,6 @@ def check_memory(setup: Setup, processes: int, available: int, *, weights: bool 
         f"{model} {where}; {plan}: lower model.num_layers (or encoder_layers and decoder_layers), "
         "model.d_model or model.d_ff, or start fewer processes"
     )
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:,.1f} GiB"
 
 
 def machine_memory() -> int:

@@ -48,7 +48,8 @@ class UpdateStream:
             self._updates = self._loader.iter_updates(self._start)
         update = next(self._updates)
         if self._loader.samples:
-            update = replace(update, sums=self._sum_over_ranks(update.sums))
+            sums = self._session.world.all_reduce(torch.tensor(astuple(update.sums)))
+            update = replace(update, sums=LengthSums(*sums.tolist()))
         return replace(update, batches=self._reporting(update.batches))
 
     def _reporting(self, batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
@@ -61,18 +62,6 @@ class UpdateStream:
         if self._updates is not None:
             self._updates.close()
             self._updates = None
-
-    def _sum_over_ranks(self, sums: LengthSums) -> LengthSums:
-        return LengthSums(*self._session.world.all_reduce(torch.tensor(astuple(sums))).tolist())
-
-
-def build_update_stream(config: Config, corpus: Corpus, session: Session) -> UpdateStream:
-    """Build the stream of updates, from the first one on.
-
-    Raises:
-        ConfigError: ``training.mixture`` does not fit the corpus.
-    """
-    return UpdateStream(build_loader(config, corpus, session.world), session)
 
 
 def build_loader(config: Config, corpus: Corpus, world: World) -> UpdateLoader:

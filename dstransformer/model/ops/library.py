@@ -125,7 +125,11 @@ def _load() -> ctypes.CDLL | None:
     reasons = []
     for compiler in compilers:
         try:
-            return _declare(_open(compiler))
+            library = _open(compiler)
+            for name, types in SIGNATURES.items():
+                function = getattr(library, name)
+                function.argtypes, function.restype = types, None
+            return library
         except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
             output = getattr(error, "stderr", None) or str(error)
             reasons.append(f"{shlex.join(compiler)}: {' '.join(output.split())[:300]}")
@@ -150,13 +154,6 @@ def _open(compiler: Sequence[str]) -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
     except OSError:  # damaged, for example by a power failure
         return ctypes.CDLL(str(_build(compiler, again=True)))
-
-
-def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    for name, types in SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = types, None
-    return library
 
 
 def _build(compiler: Sequence[str], *, again: bool = False) -> Path:
@@ -185,12 +182,9 @@ def _build(compiler: Sequence[str], *, again: bool = False) -> Path:
 def _fingerprint(compiler: Sequence[str]) -> str:
     version = subprocess.run([*compiler, "--version"], check=True, capture_output=True, text=True).stdout
     sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())]
-    return hashlib.sha256("\n".join([*sources, *compiler, *FLAGS, version, _processor()]).encode()).hexdigest()[:16]
-
-
-def _processor() -> str:
-    """What the compiled code depends on: nodes that share a home folder may have different processors."""
-    return "\n".join([processor_name(), *_cpuinfo("flags", "Features")])
+    # Nodes that share a home folder may have different processors.
+    parts = [*sources, *compiler, *FLAGS, version, processor_name(), *_cpuinfo("flags", "Features")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def processor_name() -> str:

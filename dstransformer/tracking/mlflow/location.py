@@ -65,12 +65,12 @@ class TrackingState:
             return state
 
         state = read_record(path, build, advice=_START_OVER)
-        return replace(state, tracking_uri=with_secrets(_find_moved_store(state.tracking_uri, run_folder)))
-
-    def with_stored_run_id(self, run_folder: Path) -> TrackingState:
-        """A copy with the run ID stored in the folder, so that a resumed run continues the same MLflow run."""
-        stored = TrackingState.load(run_folder)
-        return self if stored is None else replace(self, run_id=stored.run_id)
+        uri, file = state.tracking_uri, sqlite_path(state.tracking_uri)
+        if file is not None and not file.exists():
+            beside = run_folder.absolute().parent / file.name
+            if beside.exists() or not file.parent.exists():
+                uri = sqlite_address(beside)
+        return replace(state, tracking_uri=with_secrets(uri))
 
     def save(self, run_folder: Path) -> None:
         """Write the state to the run folder atomically, without passwords."""
@@ -175,11 +175,3 @@ def _is_store(uri: str) -> bool:
 
 def _scheme(uri: str) -> str:
     return uri.partition(":")[0].partition("+")[0]
-
-
-def _find_moved_store(tracking_uri: str, run_folder: Path) -> str:
-    path = sqlite_path(tracking_uri)
-    if path is None or path.exists():
-        return tracking_uri
-    beside = run_folder.absolute().parent / path.name
-    return sqlite_address(beside) if beside.exists() or not path.parent.exists() else tracking_uri

@@ -91,11 +91,7 @@ class RunModels:
         if record["rewritten"] and not known:
             known = [model for model in same_step if model.tags.get("state") == KEPT][:1]
         tags = {"path": record["path"], "sha256": record["sha256"], "step": str(record["step"]), "state": KEPT}
-        if known:
-            model = known[0]
-        else:
-            keys = {KEY_TAG: record["key"], TIME_TAG: str(record["time"]), MLFLOW_MODEL_IS_EXTERNAL: "true"}
-            model = self._create(record["name"], CHECKPOINT, tags | keys, {"step": str(record["step"])})
+        model = known[0] if known else self._create(record, CHECKPOINT, tags | {MLFLOW_MODEL_IS_EXTERNAL: "true"})
         with tempfile.TemporaryDirectory() as folder:
             description = Path(folder, "MLmodel")
             get_external_mlflow_model_spec(model).save(str(description))
@@ -130,19 +126,11 @@ class RunModels:
             raise FileNotFoundError(f"the bundle {bundle} does not exist")
         model = next(self._search(f"tags.`{KEY_TAG}` = '{record['key']}'"), None)
         if model is None:
-            keys = {KEY_TAG: record["key"], TIME_TAG: str(record["time"]), "path": record["path"]}
-            model = self._create(record["name"], BUNDLE, keys, {"step": str(record["step"])})
+            model = self._create(record, BUNDLE, {"path": record["path"]})
         self._client.log_model_artifacts(model.model_id, str(bundle), BUNDLE_FOLDER)
         with tempfile.TemporaryDirectory() as folder:
             files = Path(folder, "model")
-            write_model_files(
-                files,
-                run_id=self._run_id,
-                model_id=model.model_id,
-                example=record["example"],
-                requirements=record["requirements"],
-                metadata={"step": record["step"], "run": str(self._run_folder.absolute())},
-            )
+            self._write_model(files, model.model_id, record)
             self._client.log_model_artifacts(model.model_id, str(files))
         self._link(model, record["step"])
         for part in record["scores"]:
@@ -152,6 +140,29 @@ class RunModels:
         tags |= {SCORE_TAG: record["main"], NOTE_TAG: note}
         self._client.set_logged_model_tags(model.model_id, tags)
         self._client.finalize_logged_model(model.model_id, "READY")
+
+    def _write_model(self, folder: Path, model_id: str, record: Record) -> None:
+        """Write everything of an MLflow model into a new folder but the bundle, which belongs there as ``bundle/``."""
+        text = Schema([ColSpec("string")])
+        code = folder.with_name(f"{folder.name}-code") / "dstransformer"
+        shutil.copytree(Path(__file__).parents[2], code, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+        # The local part of a version, 2.13.0+cpu, names a build that the package index does not have.
+        pinned = [f"{name}=={version(name).partition('+')[0]}" for name in (*REQUIREMENTS, *record["requirements"])]
+        mlflow.pyfunc.save_model(
+            str(folder),
+            loader_module=LOADER_MODULE,
+            code_paths=[str(code)],
+            mlflow_model=Model(run_id=self._run_id, model_id=model_id, model_uuid=model_id),
+            signature=ModelSignature(inputs=text, outputs=text),
+            input_example=[record["example"] or _EXAMPLE],
+            pip_requirements=pinned,
+            metadata={"step": record["step"], "run": str(self._run_folder.absolute())},
+        )
+        shutil.rmtree(code.parent)
+        description = folder / "MLmodel"
+        content = yaml.safe_load(description.read_text(encoding="utf-8"))
+        content["flavors"]["python_function"]["data"] = BUNDLE_FOLDER
+        description.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
     def bundle(self, key: str | None) -> LoggedModel:
         """The bundle that a record with this key has added, or the newest one if the key is None.
@@ -208,13 +219,13 @@ class RunModels:
             if not token:
                 return
 
-    def _create(self, name: str, kind: str, tags: Mapping[str, str], params: Mapping[str, str]) -> LoggedModel:
+    def _create(self, record: Record, kind: str, tags: Mapping[str, str]) -> LoggedModel:
         return self._client.create_logged_model(
             self._experiment,
-            name=name,
+            name=record["name"],
             source_run_id=self._run_id,
-            tags=dict(tags),
-            params=dict(params),
+            tags={**tags, KEY_TAG: record["key"], TIME_TAG: str(record["time"])},
+            params={"step": str(record["step"])},
             model_type=kind,
         )
 
@@ -233,62 +244,20 @@ def _time(model: LoggedModel) -> int:
     return int(model.tags.get(TIME_TAG, 0))
 
 
-def pinned_requirements(more: Sequence[str]) -> list[str]:
-    """The packages that a model needs, with the versions installed here, as lines of ``requirements.txt``.
-
-    The local part of a version (``2.13.0+cpu``) is left out: it names a build that the package index does not have.
-    """
-    return [f"{name}=={version(name).partition('+')[0]}" for name in (*REQUIREMENTS, *more)]
-
-
-def write_model_files(
-    folder: Path,
-    *,
-    run_id: str,
-    model_id: str,
-    example: str | None,
-    requirements: Sequence[str],
-    metadata: Mapping[str, Any],
-) -> None:
-    """Write everything of an MLflow model but the bundle, which belongs beside it as ``bundle/``.
-
-    Args:
-        folder: An empty folder.
-        run_id: The run that trained the model.
-        model_id: The logged model.
-        example: A sentence to show as input; None for a placeholder.
-        requirements: Packages that it needs besides :data:`REQUIREMENTS`.
-        metadata: Facts to store in the description.
-    """
-    text = Schema([ColSpec("string")])
-    model = Model(run_id=run_id, model_id=model_id, model_uuid=model_id)
-    code = folder.with_name(f"{folder.name}-code") / "dstransformer"
-    shutil.copytree(Path(__file__).parents[2], code, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    mlflow.pyfunc.save_model(
-        str(folder),
-        loader_module=LOADER_MODULE,
-        code_paths=[str(code)],
-        mlflow_model=model,
-        signature=ModelSignature(inputs=text, outputs=text),
-        input_example=[example or _EXAMPLE],
-        pip_requirements=pinned_requirements(requirements),
-        metadata=dict(metadata),
-    )
-    shutil.rmtree(code.parent)
-    description = folder / "MLmodel"
-    content = yaml.safe_load(description.read_text(encoding="utf-8"))
-    content["flavors"]["python_function"]["data"] = BUNDLE_FOLDER
-    description.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
-
-
 def register(client: MlflowClient, model: LoggedModel, name: str) -> str:
     """Make a logged bundle a version of the registered model ``name``. Idempotent.
 
     Returns:
         A line with the version and its score.
     """
-    _create_registered_model(client, name)
-    version = _find_version(client, model, name) or _create_version(client, model, name)
+    try:
+        client.create_registered_model(name, description=DESCRIPTION)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    versions = client.search_model_versions(f"run_id = '{model.source_run_id}'")
+    known = [one.version for one in versions if one.name == name and one.tags.get(MODEL_TAG) == model.model_id]
+    version = client.get_model_version(name, known[0]) if known else _create_version(client, model, name)
     score = version.tags.get(SCORE_TAG)
     return f"{name} version {version.version}" + (f": {score}" if score else "")
 
@@ -304,20 +273,6 @@ def _main_score(model: LoggedModel) -> str | None:
     return f"{score.label} {score.number} on {held_out_split(split)}"
 
 
-def _create_registered_model(client: MlflowClient, name: str) -> None:
-    try:
-        client.create_registered_model(name, description=DESCRIPTION)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-
-
-def _find_version(client: MlflowClient, model: LoggedModel, name: str) -> ModelVersion | None:
-    versions = client.search_model_versions(f"run_id = '{model.source_run_id}'")
-    found = [version for version in versions if version.name == name and version.tags.get(MODEL_TAG) == model.model_id]
-    return client.get_model_version(name, found[0].version) if found else None
-
-
 def _create_version(client: MlflowClient, model: LoggedModel, name: str) -> ModelVersion:
     score = _main_score(model)
     version = client.create_model_version(
@@ -328,13 +283,9 @@ def _create_version(client: MlflowClient, model: LoggedModel, name: str) -> Mode
         description=model.tags.get(NOTE_TAG, "")[:MAX_DESCRIPTION],
         model_id=model.model_id,
     )
-    _show_version(client, model, name, str(version.version))
-    return version
-
-
-def _show_version(client: MlflowClient, model: LoggedModel, name: str, version: str) -> None:
-    """Show the version on the page of the logged model, as an MLflow server does."""
+    # Show it on the page of the logged model, as an MLflow server does.
     shown = json.loads(client.get_logged_model(model.model_id).tags.get(MLFLOW_MODEL_VERSIONS, "[]"))
-    mine = {"name": name, "version": int(version)}
-    if not any(str(entry["version"]) == version and entry["name"] == name for entry in shown):
+    mine = {"name": name, "version": int(version.version)}
+    if not any(int(entry["version"]) == mine["version"] and entry["name"] == name for entry in shown):
         client.set_logged_model_tags(model.model_id, {MLFLOW_MODEL_VERSIONS: json.dumps([*shown, mine])})
+    return version

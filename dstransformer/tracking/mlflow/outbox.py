@@ -70,11 +70,6 @@ class RecordBatch:
     offsets: tuple[int, ...] = ()
     end: int = 0
 
-    @property
-    def count(self) -> int:
-        """Number of records in it."""
-        return max(1, len(self.offsets))
-
 
 @dataclass(frozen=True)
 class _Line:
@@ -158,8 +153,10 @@ class Outbox:
             if lines and not _fits(lines, line):
                 yield _merge(lines)
                 lines = []
-            if line.record is None:
-                self._skip(line)
+            if line.record is None:  # the line stays in the file
+                logger.warning("%s is damaged at byte %d: this tracking record is not sent", self._path, line.offset)
+                self.damaged += 1
+                self._move_cursor(line.end)
             elif line.record["op"] == "metrics":
                 lines.append(line)
             else:
@@ -241,12 +238,6 @@ class Outbox:
             while (line := file.readline()).endswith(b"\n"):  # the last line may be incomplete
                 yield _Line(offset, offset + len(line), _parse_record(line))
                 offset += len(line)
-
-    def _skip(self, line: _Line) -> None:
-        """Skip a damaged line, which stays in the file."""
-        logger.warning("%s is damaged at byte %d: this tracking record is not sent", self._path, line.offset)
-        self.damaged += 1
-        self._move_cursor(line.end)
 
     def _append(self, records: Sequence[Record]) -> None:
         """Append all records or none."""

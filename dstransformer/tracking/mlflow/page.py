@@ -88,11 +88,6 @@ def model_name(run: RunStart, run_folder: Path) -> str:
     return "".join("-" if character in FORBIDDEN_IN_MODEL_NAMES else character for character in name)
 
 
-def checkpoint_name(run: RunStart, run_folder: Path, step: int) -> str:
-    """The name of a checkpoint among MLflow's models: ``base en-de step 2000``."""
-    return f"{model_name(run, run_folder)} step {step}"
-
-
 def training_datasets(run: RunStart) -> Iterator[dict[str, Any]]:
     """The corpus, and each of its sources if there are several, as records."""
     manifest, name, path = run.manifest, dataset_name(run), str(run.corpus.absolute())
@@ -102,9 +97,11 @@ def training_datasets(run: RunStart) -> Iterator[dict[str, Any]]:
     for part, source in zip(manifest.parts, manifest.sources, strict=True):
         profile = _source_profile(part, source, run.config.training.mixture)
         tags = {key: str(profile[key]) for key in ("weight", "tag") if key in profile}
+        inputs = [[file.name, file.sha256] for file in source.inputs]
+        content = json.dumps([source.name, source.revision, inputs, part.read, part.pairs])
         yield {
             "name": f"{name} source {part.name}",
-            "digest": _source_digest(part, source),
+            "digest": hashlib.sha256(content.encode()).hexdigest()[:32],
             "path": path,
             "profile": profile,
             "context": "training",
@@ -148,18 +145,6 @@ def manifest_digest(manifest: Manifest) -> str:
         for shard in info.shards:
             digest.update(f"{split}/{shard.name} {shard.sha256}\n".encode())
     return digest.hexdigest()[:32]
-
-
-def _source_digest(part: PartInfo, source: SourceInfo) -> str:
-    """A hash of what a source was read from, and of how many pairs (32 hexadecimal digits)."""
-    content = [
-        source.name,
-        source.revision,
-        [[file.name, file.sha256] for file in source.inputs],
-        part.read,
-        part.pairs,
-    ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
 def _corpus_profile(manifest: Manifest) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from dstransformer.tracking.mlflow.outbox import Record, unix_ms
 from dstransformer.tracking.mlflow.page import (
     FILTER_TAGS,
     RunSummary,
-    checkpoint_name,
     corpus_dataset,
     default_run_name,
     describe,
@@ -199,7 +198,7 @@ class Recorder:
         scored = [*self._trained, *([] if self._validated is None else [self._validated])]
         self._put(
             "checkpoint",
-            name=checkpoint_name(self._run, self._run_folder, step),
+            name=f"{model_name(self._run, self._run_folder)} step {step}",
             path=str(saved.path.absolute()),
             sha256=saved.sha256,
             step=step,

@@ -104,7 +104,7 @@ class Sender:
         self._state = store.state
         self.registered = store.registered or self.registered
         self._outbox.mark_sent(batch)
-        return batch.count
+        return max(1, len(batch.offsets))
 
     def connect(self) -> None:
         """Open the store, creating a SQLite file if necessary. If the store has lost the run, rewind the outbox.
@@ -117,7 +117,11 @@ class Sender:
         if self._store is not None:
             return
         try:
-            store, lost = self._open()
+            with preparing(self._state.tracking_uri):
+                from dstransformer.tracking.mlflow.store import MlflowStore
+
+                store = MlflowStore(self._state, self._run_folder)
+                lost = store.has_lost_run()
         except Exception as error:
             raise StoreUnreachableError(short_reason(error)) from error
         if lost and (count := self._outbox.rewind()):
@@ -127,14 +131,6 @@ class Sender:
             )  # fmt: skip
         self.lost = lost and not self._outbox.has_pending()
         self._store = store
-
-    def _open(self) -> tuple[MlflowStore, bool]:
-        """Open the store. Returns it, and whether it has lost the run."""
-        with preparing(self._state.tracking_uri):
-            from dstransformer.tracking.mlflow.store import MlflowStore
-
-            store = MlflowStore(self._state, self._run_folder)
-            return store, store.has_lost_run()
 
 
 def prepare_mlflow() -> None:

@@ -46,7 +46,8 @@ class MlflowStore:
     """One run in an MLflow store. Methods raise the errors of MLflow, the network and the disk unchanged."""
 
     def __init__(self, state: TrackingState, run_folder: Path) -> None:
-        self._state = state
+        #: Its ``run_id`` is None until the store has created the run.
+        self.state = state
         self._run_folder = run_folder
         self._client = MlflowClient(state.tracking_uri)
         self._experiment: str | None = None
@@ -68,21 +69,16 @@ class MlflowStore:
         self.registered: str | None = None
 
     @property
-    def state(self) -> TrackingState:
-        """The tracking state; its ``run_id`` is None until the store has created the run."""
-        return self._state
-
-    @property
     def run_id(self) -> str | None:
         """The MLflow run ID; None until the store has created the run."""
-        return self._state.run_id
+        return self.state.run_id
 
     @property
     def page(self) -> str | None:
         """How to open the run's page in MLflow; None until a record was sent."""
         if self._experiment is None or self.run_id is None:
             return None
-        return page_instructions(self._state.tracking_uri, self._experiment, self.run_id)
+        return page_instructions(self.state.tracking_uri, self._experiment, self.run_id)
 
     def has_lost_run(self) -> bool:
         """Whether the store no longer knows the run. A run deleted within MLflow is still known."""
@@ -105,7 +101,7 @@ class MlflowStore:
 
     def accepts_writes(self) -> bool:
         """Whether the store has the run and can write to it; then a refused record is itself at fault."""
-        path = sqlite_path(self._state.tracking_uri)
+        path = sqlite_path(self.state.tracking_uri)
         if path is not None and not path.exists():  # an open connection can still read a deleted file
             return False
         try:
@@ -119,7 +115,7 @@ class MlflowStore:
     @cached_property
     def _models(self) -> RunModels:
         assert self.run_id is not None
-        return RunModels(self._client, self.run_id, self._run_folder, self._state.tracking_uri)
+        return RunModels(self._client, self.run_id, self._run_folder, self.state.tracking_uri)
 
     def _start(self, record: Record) -> None:
         if crashed := record.get("crashed"):
@@ -130,8 +126,8 @@ class MlflowStore:
             run_id = known
         else:
             run_id = self._create_run(record)
-        self._state = replace(self._state, run_id=run_id)
-        self._state.save(self._run_folder)
+        self.state = replace(self.state, run_id=run_id)
+        self.state.save(self._run_folder)
         self.__dict__.pop("_models", None)
         self._experiment = str(self._client.get_run(run_id).info.experiment_id)
         self._tags(record)
@@ -147,7 +143,7 @@ class MlflowStore:
     def _create_run(self, record: Record) -> str:
         experiment = self._experiment_id()
         if os.environ.get("MLFLOW_EXPERIMENT_ID", experiment) != experiment:
-            named = self._state.experiment
+            named = self.state.experiment
             logger.warning("MLFLOW_EXPERIMENT_ID is not used, the run is in %s: set MLFLOW_EXPERIMENT_NAME", named)
         if known := self._client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{record['key']}'", max_results=1):
             return str(known[0].info.run_id)
@@ -156,9 +152,9 @@ class MlflowStore:
         return str(run.info.run_id)
 
     def _experiment_id(self) -> str:
-        name = self._state.experiment
+        name = self.state.experiment
         if (experiment := self._client.get_experiment_by_name(name)) is None:
-            location = artifact_location(self._state.tracking_uri)
+            location = artifact_location(self.state.tracking_uri)
             try:
                 return str(self._client.create_experiment(name, location))
             except MlflowException as error:  # another run created it first
@@ -211,7 +207,13 @@ class MlflowStore:
         """Put rows into a table that MLflow shows. A row replaces those with the same first ``same`` columns."""
         same = record.get("same", 1)
         replaced = [row[:same] for row in record["rows"]]
-        others = [row for row in self._read_table(record["file"]) if row[:same] not in replaced]
+        known = self._client.list_artifacts(self.run_id, str(Path(record["file"]).parent))
+        before: list[list[Any]] = []
+        if record["file"] in {artifact.path for artifact in known}:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(self._client.download_artifacts(self.run_id, record["file"], folder))
+                before = json.loads(path.read_bytes())["data"]
+        others = [row for row in before if row[:same] not in replaced]
         rows = sorted(others + record["rows"], key=lambda row: row[:same])
         content = {"columns": record["columns"], "data": rows}
         self._upload(record["file"], json.dumps(content, ensure_ascii=False).encode())
@@ -219,14 +221,6 @@ class MlflowStore:
         entry = {"path": record["file"], "type": "table"}
         if entry not in shown:
             self._client.set_tag(self.run_id, MLFLOW_LOGGED_ARTIFACTS, json.dumps([*shown, entry]))
-
-    def _read_table(self, file: str) -> list[list[Any]]:
-        known = self._client.list_artifacts(self.run_id, str(Path(file).parent))
-        if file not in {artifact.path for artifact in known}:
-            return []
-        with tempfile.TemporaryDirectory() as folder:
-            content = json.loads(Path(self._client.download_artifacts(self.run_id, file, folder)).read_bytes())
-        return list(content["data"])
 
     def _upload(self, file: str, content: bytes) -> None:
         """Upload content as an artifact."""

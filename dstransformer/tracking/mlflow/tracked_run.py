@@ -17,12 +17,7 @@ from dstransformer.io.files import hold_lock, storage_errors
 from dstransformer.io.json_text import parse_json
 from dstransformer.io.products import RUN_LOCK
 from dstransformer.tracking.metrics_log import METRICS_NAME, last_time
-from dstransformer.tracking.mlflow.location import (
-    STATE_NAME,
-    TrackingState,
-    is_same_store,
-    sqlite_path,
-)
+from dstransformer.tracking.mlflow.location import STATE_NAME, TrackingState, is_same_store, sqlite_path
 from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OUTBOX_NAME, Outbox, Record, unix_ms
 from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError
 
@@ -124,9 +119,10 @@ def _send_pending(state: TrackingState, run_folder: Path, outbox: Outbox, sender
         sent = sender.send()
     except StoreUnreachableError as error:
         left = outbox.pending()
+        by_setting = isinstance(error.__cause__, UserError | ValueError | ImportError)  # trying again does not help
         raise StorageError(
             f"{run_folder}: {max(0, before - left - outbox.damaged)} records sent, {left} still pending: "
-            f"{address} does not accept them ({error}){'' if _is_configuration_error(error) else '; try again later'}"
+            f"{address} does not accept them ({error}){'' if by_setting else '; try again later'}"
         ) from None
     except OSError as error:
         raise StorageError(f"cannot read {error.filename}: {error.strerror}; check its permissions") from None
@@ -146,11 +142,6 @@ def _send_pending(state: TrackingState, run_folder: Path, outbox: Outbox, sender
             f"the file from a copy, or delete what is damaged and {CURSOR_NAME}"
         )
     return sent
-
-
-def _is_configuration_error(error: StoreUnreachableError) -> bool:
-    """Whether a setting caused the error, so that trying again does not help."""
-    return isinstance(error.__cause__, UserError | ValueError | ImportError)
 
 
 def crashed_run(run_folder: Path, outbox: Outbox, state: TrackingState) -> Record | None:
@@ -224,7 +215,12 @@ def log_evaluation(run_folder: Path, result: Mapping[str, Any]) -> None:
     test_set = result["test_set"]
     name = _metric_part(test_set["name"])
     step = result["step"] if isinstance(result.get("step"), int) else 0
-    bundle = Path(result["bundle"]).absolute()
+    bundle, run = Path(result["bundle"]).absolute(), run_folder.absolute()
+    paths = [str(bundle)]  # under which MLflow's models of the run may have the bundle
+    if bundle.is_relative_to(run):
+        paths.append(str(bundle.relative_to(run)))
+        if bundle.name == "bundle" and bundle.parent != run:
+            paths.append(str(bundle.parent))  # a checkpoint
     try:
         Outbox(run_folder).put({
             "op": "evaluation",
@@ -234,7 +230,7 @@ def log_evaluation(run_folder: Path, result: Mapping[str, Any]) -> None:
             "name": name,
             "metrics": dict(result["metrics"]),
             "dataset": {"name": name, "digest": test_set["digest"], "path": test_set["ref"]},
-            "models": _model_paths(bundle, run_folder.absolute()),
+            "models": paths,
             "text": json.dumps(dict(result), indent=2, ensure_ascii=False) + "\n",
         })  # fmt: skip
     except OSError as error:
@@ -276,13 +272,3 @@ def _metric_part(name: str) -> str:
     """A test set's name as part of a metric's name, which MLflow limits to a relative path of 250 characters."""
     parts = [part for part in _FORBIDDEN.sub("-", name).split("/") if part not in ("", ".", "..")]
     return "/".join(parts)[-MAX_CHARACTERS:].lstrip("/") or "test"
-
-
-def _model_paths(bundle: Path, run_folder: Path) -> list[str]:
-    """The paths under which MLflow's models of the run may have a bundle."""
-    paths = [str(bundle)]
-    if bundle.is_relative_to(run_folder):
-        paths.append(str(bundle.relative_to(run_folder)))
-        if bundle.name == "bundle" and bundle.parent != run_folder:
-            paths.append(str(bundle.parent))  # a checkpoint
-    return paths

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from dstransformer.errors import without_secrets
@@ -81,7 +82,8 @@ class MlflowTracker(Tracker):
         """Record the start and begin to send. A resumed run continues the MLflow run of its folder."""
         crashed = None
         if run.resume_step is not None:
-            self._state = self._state.with_stored_run_id(self._run_folder)
+            if (stored := TrackingState.load(self._run_folder)) is not None:
+                self._state = replace(self._state, run_id=stored.run_id)
         else:
             crashed = crashed_run(self._run_folder, self._outbox, self._state)
             if unsent := self._outbox.pending():

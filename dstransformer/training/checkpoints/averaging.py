@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, counted
 from dstransformer.io.files import replace_folder
 from dstransformer.io.products import check_bundle_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
@@ -110,15 +110,15 @@ def _choose_named(run: Path, checkpoints: Sequence[Checkpoint], steps: Sequence[
 def _choose_newest(run: Path, newest: Sequence[Checkpoint], number: int, warmup_steps: int) -> list[Checkpoint]:
     if len(newest) < number:
         raise DataError(
-            f"--last {number}: {run} has only its newest {_count(len(newest))}: lower --last (checkpoint.keep_last "
-            "sets how many a run keeps)"
+            f"--last {number}: {run} has only its newest {counted(len(newest), 'checkpoint')}: lower --last "
+            "(checkpoint.keep_last sets how many a run keeps)"
         )
     chosen = past_warmup(newest[-number:], warmup_steps)
     if len(chosen) < number:
         advice = f"lower --last to {len(chosen)}" if chosen else "train longer"
         raise DataError(
-            f"--last {number}: {len(chosen)} of the newest {_count(number)} of {run} are past its warm-up "
-            f"(schedule.warmup_steps = {warmup_steps}): {advice}, or include earlier ones with --include-warmup"
+            f"--last {number}: {len(chosen)} of the newest {counted(number, 'checkpoint')} of {run} are past its "
+            f"warm-up (schedule.warmup_steps = {warmup_steps}): {advice}, or include earlier ones with --include-warmup"
         )
     return chosen
 
@@ -130,14 +130,11 @@ def _choose_best(run: Path, checkpoints: Sequence[Checkpoint], number: int, warm
         early = len(scored) - len(best)
         excluded = f" ({early} more from before the end of its warm-up: --include-warmup)" if early else ""
         raise DataError(
-            f"--best {number}: {run} has {_count(len(best))} with a validation score{excluded}: lower --best; "
-            "to have more, validate before each checkpoint (validation.every) and raise checkpoint.keep_best"
+            f"--best {number}: {run} has {counted(len(best), 'checkpoint')} with a validation score{excluded}: "
+            "lower --best; to have more, validate before each checkpoint (validation.every) and raise "
+            "checkpoint.keep_best"
         )
     return sorted(best[:number], key=lambda checkpoint: checkpoint.state.step)
-
-
-def _count(checkpoints: int) -> str:
-    return "1 checkpoint" if checkpoints == 1 else f"{checkpoints} checkpoints"
 
 
 def write_average(

@@ -24,12 +24,7 @@ from dstransformer.io.files import (
 )
 from dstransformer.io.products import MARKER, complete_checkpoints, write_marker
 from dstransformer.model import open_bundle
-from dstransformer.training.checkpoints.format import (
-    Checkpoint,
-    TrainState,
-    open_checkpoint,
-    read_checkpoint,
-)
+from dstransformer.training.checkpoints.format import Checkpoint, TrainState, open_checkpoint, read_checkpoint
 from dstransformer.training.checkpoints.integrity import MANIFEST
 
 logger = logging.getLogger(__name__)
@@ -345,12 +340,8 @@ def rank_by_score(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     configuration a score may cover more or fewer sentences, or other tokens.
     """
     scored = sorted((c for c in checkpoints if c.score is not None), key=lambda c: c.state.step)
-    comparable = [c for c in scored if _is_same_metric(c, scored[-1])]
+    comparable = [c for c in scored if (c.metric, c.signature) == (scored[-1].metric, scored[-1].signature)]
     return sorted(comparable, key=lambda c: (_rank(c), c.state.step), reverse=True)
-
-
-def _is_same_metric(one: Checkpoint, other: Checkpoint) -> bool:
-    return (one.metric, one.signature) == (other.metric, other.signature)
 
 
 def _rank(checkpoint: Checkpoint) -> float:

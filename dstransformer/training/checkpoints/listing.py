@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -68,19 +67,16 @@ def list_checkpoints(run: Path, *, verify: bool) -> list[Entry]:
     if not paths:
         what = "holds no checkpoints" if run.exists() else "does not exist"
         raise DataError(f"{run} {what}: name the folder that dst train wrote")
-    entries = list(_iter_entries(paths, verify=verify))
-    best = rank_by_score([entry.checkpoint for entry in entries if entry.checkpoint and not entry.problem])[:1]
-    return [replace(entry, best=entry.checkpoint in best) for entry in entries]
-
-
-def _iter_entries(paths: list[Path], *, verify: bool) -> Iterator[Entry]:
+    entries = []
     for path in paths:
         try:
-            yield _read_entry(path, verify=verify)
+            entries.append(_read_entry(path, verify=verify))
         except FileNotFoundError:
             if path.exists():
                 raise
             # else a training has just deleted this older checkpoint
+    best = rank_by_score([entry.checkpoint for entry in entries if entry.checkpoint and not entry.problem])[:1]
+    return [replace(entry, best=entry.checkpoint in best) for entry in entries]
 
 
 def _read_entry(path: Path, *, verify: bool) -> Entry:

@@ -18,14 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dstransformer.config.schema import CheckpointConfig
-from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError, DstError, shown
 from dstransformer.io.files import ROOM_ADVICE, is_plain_name, replace_file, replace_folder, storage_errors, sync_tree
 from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.products import MARKER
 from dstransformer.io.remote import RemoteFolder, is_address
 from dstransformer.model.bundle import PROVENANCE
-from dstransformer.tracking.events import BundleSaved, CheckpointSaved, Event, FanOut, RunEnd, Tracker
+from dstransformer.tracking.events import BundleSaved, CheckpointSaved, Event, RunEnd, Tracker
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import Checkpoint, open_checkpoint
 from dstransformer.training.checkpoints.integrity import MANIFEST
@@ -301,10 +300,3 @@ def fetch_resumed(resume: str, config: CheckpointConfig, folder: CheckpointFolde
     if config.mirror is not None:
         Mirror(config.mirror).prepare(folder, fetch=resume == "auto")
     return resume
-
-
-def with_mirror(tracker: Tracker, config: CheckpointConfig, folder: CheckpointFolder, world: World) -> Tracker:
-    """The tracker of a process and, on rank 0 of a run with a mirror, the copying."""
-    if config.mirror is None or not world.is_rank0:
-        return tracker
-    return FanOut([tracker, MirrorTracker(Mirror(config.mirror), folder, config.retry_seconds)])

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,7 +89,14 @@ def check_resumed(resumed: Resumed, config: Config, free: Collection[str] = ()) 
         )
     old, new = _flatten(resumed.config.without_secrets()), _flatten(config.without_secrets())
     new = {key: value for key, value in new.items() if key not in free}
-    _check_fixed_values(checkpoint, old, new)
+    for key in new:
+        fixed = key.partition(".")[0] in FIXED_SECTIONS or key in FIXED_KEYS
+        if fixed and old[key] != new[key]:
+            assignment = shlex.quote(f"{key}={_as_set(old[key])}")
+            raise ConfigError(
+                f"{key} is {_as_set(new[key])}, but {checkpoint.path} was trained with {_as_set(old[key])}: "
+                f"set {assignment} to resume, or start a new run with another --run"
+            )
     for key in sorted(new):
         if old[key] != new[key]:
             before, now = json.dumps(old[key]), json.dumps(new[key])
@@ -113,37 +120,6 @@ def _check_without_checkpoints(run: Path, resume: str) -> None:
         )
 
 
-def warn_if_layout_differs(checkpoint: Checkpoint, now: TrainState) -> None:
-    """Warn that the run resumes in another layout, where the last bits of sums differ, or in another precision."""
-    before = _describe_layout(checkpoint.state)
-    if before != _describe_layout(now):
-        logger.warning(
-            "%s was computed with %s, this run resumes with %s: the same updates follow, but results differ in the "
-            "last bits%s",
-            checkpoint.path, before, _describe_layout(now),
-            "" if checkpoint.state.precision == now.precision else " of the lower precision",
-        )  # fmt: skip
-
-
-def _describe_layout(state: TrainState) -> str:
-    return f"{counted(state.world_size, 'rank')}, ZeRO stage {state.zero_stage}, {state.precision}"
-
-
-def _check_fixed_values(checkpoint: Checkpoint, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    for key in new:
-        fixed = key.partition(".")[0] in FIXED_SECTIONS or key in FIXED_KEYS
-        if fixed and old[key] != new[key]:
-            raise ConfigError(
-                f"{key} is {_as_set(new[key])}, but {checkpoint.path} was trained with {_as_set(old[key])}: "
-                f"set {_assignment(key, old[key])} to resume, or start a new run with another --run"
-            )
-
-
-def _assignment(key: str, value: Any) -> str:
-    """What ``--set`` takes in a shell: ``model.d_ff=64``."""
-    return shlex.quote(f"{key}={_as_set(value)}")
-
-
 def _as_set(value: Any) -> str:
     """A value as ``--set`` reads it: YAML on one line, without the keys that are null."""
     return yaml.safe_dump(_stated(value), default_flow_style=True, width=math.inf, sort_keys=False).split("\n")[0]
@@ -159,28 +135,39 @@ def _stated(value: Any) -> Any:
 
 def _flatten(config: Config) -> dict[str, Any]:
     """All values of a configuration by ``section.key``."""
-
-    def iter_values() -> Iterator[tuple[str, Any]]:
-        for section, values in config.model_dump().items():
-            if isinstance(values, dict):
-                yield from ((f"{section}.{key}", value) for key, value in values.items())
-            else:
-                yield section, values
-
-    return dict(iter_values())
+    flat: dict[str, Any] = {}
+    for section, values in config.model_dump().items():
+        if isinstance(values, dict):
+            flat |= {f"{section}.{key}": value for key, value in values.items()}
+        else:
+            flat[section] = values
+    return flat
 
 
-def warn_if_hardware_differs(resumed: Resumed, now: Mapping[str, str]) -> None:
-    """Warn that the run resumes on different hardware, where results differ in the last bits.
+def warn_if_differs(resumed: Resumed, state: TrainState, hardware: Mapping[str, str]) -> None:
+    """Warn that the run resumes in another layout or precision, or on other hardware: the last bits of results differ.
 
     Args:
         resumed: What it resumes from.
-        now: The hardware of this run.
+        state: The state of this run, for its layout and precision.
+        hardware: The hardware of this run.
     """
-    before = resumed.provenance.get("hardware", now)
-    if before != now:
-        old, new = (", ".join(f"{name} {value}" for name, value in what.items()) for what in (before, now))
+    checkpoint = resumed.checkpoint
+    old, new = (
+        f"{counted(one.world_size, 'rank')}, ZeRO stage {one.zero_stage}, {one.precision}"
+        for one in (checkpoint.state, state)
+    )
+    if old != new:
+        logger.warning(
+            "%s was computed with %s, this run resumes with %s: the same updates follow, but results differ in the "
+            "last bits%s",
+            checkpoint.path, old, new,
+            "" if checkpoint.state.precision == state.precision else " of the lower precision",
+        )  # fmt: skip
+    before = resumed.provenance.get("hardware", hardware)
+    if before != hardware:
+        old, new = (", ".join(f"{name} {value}" for name, value in what.items()) for what in (before, hardware))
         logger.warning(
             "%s was computed with %s, this run resumes with %s: results may differ in the last bits",
-            resumed.checkpoint.path, old, new,
+            checkpoint.path, old, new,
         )  # fmt: skip

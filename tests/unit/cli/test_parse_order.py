@@ -18,7 +18,7 @@ def test_a_file_may_follow_options(tmp_path: Path, capsys: pytest.CaptureFixture
         ["--beam", "2", missing, str(tmp_path / "text.en")],
     ):
         assert run(["translate", *arguments]) == 2
-        assert f"{missing} does not exist" in capsys.readouterr().err
+        assert missing in capsys.readouterr().err
     assert run(["translate", missing, "--beam", "2", "one", "two"]) == 2
     assert "unrecognized arguments: one two; see `dst translate --help`" in capsys.readouterr().err
     assert run(["translate", missing, "one", "--bream", "2"]) == 2

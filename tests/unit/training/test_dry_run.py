@@ -21,7 +21,7 @@ from dstransformer.io.products import write_marker
 from dstransformer.model import save_bundle
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import TrainState
-from dstransformer.training.dry_run import DryRun, dry_run
+from dstransformer.training.estimate import DryRun, dry_run
 from dstransformer.training.run import train
 from dstransformer.training.setup import TrainRequest
 

@@ -14,7 +14,7 @@ from dstransformer.config import Precision, load_config
 from dstransformer.data.plan import LengthSums
 from dstransformer.model import training_flops
 from dstransformer.training.checkpoints.format import Cost
-from dstransformer.training.metrics import CostMeter, DeviceUse
+from dstransformer.training.metrics import CostMeter, DeviceUse, datasheet_peak
 
 CONFIG = load_config("toy")
 MODEL = CONFIG.model
@@ -100,3 +100,21 @@ def test_mfu_is_the_share_of_the_peak_of_all_gpus(
 def test_a_cpu_has_neither() -> None:
     world: Any = SimpleNamespace(device=torch.device("cpu"), world_size=2)
     assert DeviceUse(CostMeter(CONFIG, 400, devices=2), "bf16", world).metrics(1.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA GH200 480GB", 989e12),
+        ("NVIDIA RTX A1000", None),
+        ("Some other card", None),
+    ],
+)
+def test_datasheet_peaks(name: str, peak: float | None) -> None:
+    assert datasheet_peak(name) == peak

@@ -60,7 +60,7 @@ def test_consecutive_metrics_are_batched(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
     put(outbox, metrics(1), metrics(2), {"op": "tags"}, metrics(3))
     batches = list(outbox.batches())
-    assert [batch.count for batch in batches] == [2, 1, 1]
+    assert [len(batch.offsets) for batch in batches] == [2, 1, 1]
     assert [len(batch.record.get("metrics", [])) for batch in batches] == [2, 0, 1]
 
 
