@@ -4,7 +4,7 @@ A rule for single pairs is added in :mod:`data_prep.stages.rules`.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import version
@@ -20,7 +20,7 @@ from data_prep.recipe.options import CleanOptions
 from data_prep.stages.alignments import cleaned_alignments
 from data_prep.stages.dedup import (
     Distinct,
-    Rows,
+    Slices,
     bucket_bits,
     filtered_chunk,
     first_occurrences,
@@ -389,11 +389,11 @@ def _drop_repeated(root: Path, parts: int, buckets: Counts, workers: Workers, pr
     return Distinct([_kept_chunk(chunk) / _PAIRS for chunk in rows], dropped, examples)
 
 
-def _kept_chunk(rows: Rows) -> Path:
+def _kept_chunk(rows: Slices) -> Path:
     return chunk_folder(rows.root, "kept", rows.number)
 
 
-def _keep_first(parts: int, rows: Rows) -> Kept:
+def _keep_first(parts: int, rows: Slices) -> Kept:
     """Write the pairs of a chunk that did not occur before."""
 
     def write(folder: Path) -> Kept:
@@ -413,7 +413,7 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: Languages) -
         ``pair_key``, hashes of the source sentence and of the pair in that form, for comparison with held-out text.
     """
     src, tgt = (
-        [normalise(text, form) for text in _punctuate(table[side].to_pylist(), options, language)]
+        [normalise(text, form) for text in map(_punctuator(language, options.punctuation), table[side].to_pylist())]
         for side, language, form in zip(
             ("src", "tgt"), languages, (options.normalise, options.normalise_target), strict=True
         )
@@ -443,15 +443,12 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: Languages) -
     )
 
 
-def _punctuate(texts: list[str], options: CleanOptions, language: str) -> list[str]:
-    if options.punctuation == "keep":
-        return texts
-    normalizer = _punctuation(language)
-    return [normalizer.normalize(text) for text in texts]
-
-
 @cache
-def _punctuation(language: str) -> Any:
+def _punctuator(language: str, punctuation: str) -> Callable[[str], str]:
+    """Writes the punctuation of texts in a language as the option ``punctuation`` says."""
+    if punctuation == "keep":
+        return str
     from sacremoses import MosesPunctNormalizer
 
-    return MosesPunctNormalizer(lang=language.lower())
+    normalize: Callable[[str], str] = MosesPunctNormalizer(lang=language.lower()).normalize
+    return normalize

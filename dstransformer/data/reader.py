@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
@@ -236,13 +236,17 @@ class Split:
         if begins.size and (begins.min() < 0 or ends.max() > len(self) or (begins > ends).any()):
             raise IndexError(f"pairs {begins.min()} to {ends.max()} requested from a split of {len(self)} pairs")
         src, tgt = (np.empty(int((ends - begins).sum()), dtype=np.int32) for _ in range(2))
-        place = 0
-        for shard, first, end in _cut_at_shards(begins.tolist(), ends.tolist(), self._ends.tolist()):
-            filled = slice(place, place + end - first)
-            for column, out in ((self._src[shard], src), (self._tgt[shard], tgt)):
-                offsets = column.offsets[first : end + 1]
-                np.subtract(offsets[1:], offsets[:-1], out=out[filled])
-            place = filled.stop
+        place, borders = 0, [0, *self._ends.tolist()]
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            first = begin
+            while first < end:  # the part of the range in the next shard
+                shard = bisect_right(borders, first) - 1
+                before, stop = borders[shard], min(end, borders[shard + 1])
+                filled = slice(place, place + stop - first)
+                for column, out in ((self._src[shard], src), (self._tgt[shard], tgt)):
+                    offsets = column.offsets[first - before : stop - before + 1]
+                    np.subtract(offsets[1:], offsets[:-1], out=out[filled])
+                place, first = filled.stop, stop
         return src, tgt
 
     def gather(self, indices: npt.NDArray[Any]) -> tuple[Int32, Int32, Int32, Int32]:
@@ -327,20 +331,6 @@ class _Ragged:
         chunk = column.chunk(0)
         self.offsets: Int32 = chunk.offsets.to_numpy(zero_copy_only=True)
         self.values: npt.NDArray[Any] = chunk.values.to_numpy(zero_copy_only=True)
-
-
-def _cut_at_shards(
-    begins: Iterable[int], ends: Iterable[int], borders: Sequence[int]
-) -> Iterator[tuple[int, int, int]]:
-    """The shard of each part of these ranges, its first row there, and the row after its last."""
-    for begin, end in zip(begins, ends, strict=True):
-        shard = bisect_right(borders, begin)
-        first = begin
-        while first < end:
-            before = borders[shard - 1] if shard else 0
-            stop = min(end, borders[shard])
-            yield shard, first - before, stop - before
-            first, shard = stop, shard + 1
 
 
 #: With this many rows of a shard or more, indexing all their tokens is faster than copying row by row.

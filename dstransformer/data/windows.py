@@ -182,8 +182,13 @@ class WindowPlanner:
         self._seed = seed
         self._window_pairs = window_pairs
         sizes = (len(split),) if mixture is None else mixture.sizes
-        self._borders = _cut_into_blocks(sizes, block_pairs)
         blocks = tuple(-(-size // block_pairs) for size in sizes)
+        # The first pair of each block and the end of the last; blocks of a source have the same size, or one pair less.
+        borders, begin = [np.zeros(1, dtype=np.int64)], 0
+        for size, count in zip(sizes, blocks, strict=True):
+            borders.append(begin + np.arange(1, count + 1) * size // max(count, 1))
+            begin += size
+        self._borders = np.concatenate(borders)
         self._mixture = Mixture(blocks, (0,), ((1.0,),)) if mixture is None else replace(mixture, sizes=blocks)
         for number, weights in enumerate(self._mixture.weights, 1):
             if not any(weight * size >= 1 for weight, size in zip(weights, blocks, strict=True)):
@@ -228,16 +233,6 @@ class WindowPlanner:
 
 #: Plans epochs, window by window.
 Planner = EpochPlanner | WindowPlanner
-
-
-def _cut_into_blocks(sizes: tuple[int, ...], block_pairs: int) -> Indices:
-    """The first pair of each block and the end of the last; blocks of a source have the same size, or one pair less."""
-    borders, begin = [np.zeros(1, dtype=np.int64)], 0
-    for size in sizes:
-        blocks = -(-size // block_pairs)
-        borders.append(begin + np.arange(1, blocks + 1) * size // max(blocks, 1))
-        begin += size
-    return np.concatenate(borders)
 
 
 def check_split(split: Split, budget: Budget) -> None:
