@@ -179,16 +179,15 @@ def _download(url: str, cache: Path, progress: Progress) -> Path:
             progress.task(f"download {without_secrets(url)}", info.get("size"), "bytes") as advance,
             _transfer(url),
         ):
-            stated, written = _copy(files, path, aside, advance) or info.get("size"), aside.stat().st_size
-            if stated is None:
+            size, written = _copy(files, path, aside, advance) or info.get("size"), aside.stat().st_size
+            if size is None:
                 raise DataError(
                     f"the server of {without_secrets(url)} does not state the size of the file, so that a transfer "
                     "that breaks off could not be told from a whole one: download it by other means"
                 )
-            if written != stated:
+            if written != size:
                 raise DataError(
-                    f"{without_secrets(url)} broke off after {written:,} of {stated:,} bytes: give the same command "
-                    "again"
+                    f"{without_secrets(url)} broke off after {written:,} of {size:,} bytes: give the same command again"
                 )
             sync(aside)
     return copy
