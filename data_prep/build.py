@@ -7,7 +7,7 @@ from pathlib import Path
 from data_prep.recipe.options import EncodeOptions, HubOptions, Wmt14Options
 from data_prep.recipe.recipe import Recipe
 from data_prep.sources.opening import open_parts
-from data_prep.sources.texts import file_of
+from data_prep.sources.texts import local_text
 from data_prep.stages.clean import Clean
 from data_prep.stages.encode import Encode
 from data_prep.stages.read import Read
@@ -109,6 +109,6 @@ def _inputs(recipe: Recipe) -> list[Path | None]:
             inputs.append(source.hub_path)
         else:
             given = [one for _, value in source for one in (value if isinstance(value, tuple) else (value,))]
-            paths = [file_of(value) for value in given if isinstance(value, Path)]
+            paths = [local_text(value).path for value in given if isinstance(value, Path)]
             inputs += [path for path in paths if path.is_file()]
     return inputs

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from data_prep.recipe.options import MONO_CLEANING, CleanOptions, MonoOptions
 from data_prep.sources.files import open_mono
 from data_prep.sources.opening import Part
-from data_prep.sources.texts import file_of
+from data_prep.sources.texts import local_text
 from data_prep.stages.clean import Clean
 from data_prep.stages.read import Read
 from data_prep.stages.rules import check_rules
@@ -88,7 +88,9 @@ def clean_mono(
         UserError, DataError: An option, a file or ``out`` cannot be used; finished stages stay in ``work``.
         StorageError: A write failed.
     """
-    inputs = [file_of(name) for name in (*options.text, *(options.held_out_text or ())) if isinstance(name, Path)]
+    inputs = [
+        local_text(name).path for name in (*options.text, *(options.held_out_text or ())) if isinstance(name, Path)
+    ]
     _check_output(out, inputs, overwrite)
     check_paths(out.absolute(), work, inputs)
     part = Part("mono", options, open_mono(options, progress))

@@ -196,7 +196,8 @@ def open_workers(processes: int | None, cluster: Path | None, work: Path, progre
         UserError: The scheduler cannot be reached, or its workers cannot be used.
     """
     if cluster is None:
-        yield processes or _usable_cores()
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        yield processes or cores or 1
         return
     try:
         import distributed
@@ -208,7 +209,15 @@ def open_workers(processes: int | None, cluster: Path | None, work: Path, progre
     try:
         asyncio.run(_reach(address))
     except (OSError, TimeoutError, TypeError, ValueError) as error:
-        raise UserError(_unreachable(cluster, address, error)) from None
+        if address.startswith("tls:") and isinstance(error, TypeError):
+            raise UserError(
+                f"the scheduler at {address} (--cluster {cluster}) wants TLS, and Dask's configuration here names no "
+                "certificate: set distributed.comm.tls.ca-file, client.cert and client.key (guide: data-cluster)"
+            ) from None
+        raise UserError(
+            f"the scheduler at {address} (--cluster {cluster}) cannot be reached: check that it runs, that this "
+            "machine is in its network and that both use TLS or neither"
+        ) from None
     client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False, name="dst-prep")
     done = threading.Event()
     try:
@@ -225,10 +234,6 @@ def open_workers(processes: int | None, cluster: Path | None, work: Path, progre
         done.set()
         with suppress(OSError, TimeoutError):
             client.close(timeout=2)
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read_address(path: Path) -> str:
@@ -253,19 +258,6 @@ async def _reach(address: str) -> None:
 
     comm = await connect(address, timeout=_CONNECT_SECONDS, **Security().get_connection_args("client"))
     await comm.close()
-
-
-def _unreachable(path: Path, address: str, error: Exception) -> str:
-    if address.startswith("tls:") and isinstance(error, TypeError):
-        return (
-            f"the scheduler at {address} (--cluster {path}) wants TLS, and Dask's configuration here names no "
-            "certificate: set distributed.comm.tls.ca-file, client.cert and client.key "
-            "(guide: data-cluster)"
-        )
-    return (
-        f"the scheduler at {address} (--cluster {path}) cannot be reached: check that it runs, that this machine is "
-        "in its network and that both use TLS or neither"
-    )
 
 
 def _check_workers(client: Client, path: Path, progress: Progress) -> None:

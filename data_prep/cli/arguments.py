@@ -48,7 +48,20 @@ def add_options(parser: CommandParser, command: str) -> None:
     """Add the options of a command of ``dst-prep``."""
     match command:
         case "build":
-            _add_recipe(parser)
+            # A recipe takes the place of the options of the source and the stages.
+            parser.add_argument(
+                "recipe",
+                nargs="?",
+                metavar="RECIPE",
+                help="one of `dst-prep recipes`, or a .yaml file; or give --source",
+            )
+            parser.add_argument(
+                "--set",
+                nargs="+",
+                action="extend",
+                metavar="KEY=VALUE",
+                help="values in place of the recipe's, by name",
+            )
             _add_source(parser, required=False)
             for name in STAGES:
                 _add_stage(parser, name)
@@ -72,16 +85,6 @@ def add_options(parser: CommandParser, command: str) -> None:
         case "info" | "verify" | "report" | "text":
             parser.add_argument("corpus", type=read_as(Folder), metavar="CORPUS", help="a corpus folder")
             _add_for_corpus(parser, command)
-
-
-def _add_recipe(parser: CommandParser) -> None:
-    """Add the recipe, which takes the place of the options of the source and the stages, and its overrides."""
-    parser.add_argument(
-        "recipe", nargs="?", metavar="RECIPE", help="one of `dst-prep recipes`, or a .yaml file; or give --source"
-    )
-    parser.add_argument(
-        "--set", nargs="+", action="extend", metavar="KEY=VALUE", help="values in place of the recipe's, by name"
-    )
 
 
 def _add_source(parser: argparse.ArgumentParser, *, required: bool) -> None:

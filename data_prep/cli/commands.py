@@ -237,14 +237,11 @@ def _verify(arguments: argparse.Namespace) -> None:
         print(f"{arguments.corpus}: format, tokenizer and {shards} shards are as the manifest says")
         show_counts(corpus.manifest)
     if arguments.inputs:
-        found = compare_inputs(corpus.manifest, arguments.inputs)
+        lines, lost, compared = compare_inputs(corpus.manifest, arguments.inputs)
         with printing(needed=True):
-            for line in found.lines:
-                print(line)
-        if found.lost:
-            raise DataError(
-                f"{found.lost} of the {found.compared} files that {arguments.corpus} was made from changed or are gone"
-            )
+            print(*lines, sep="\n")
+        if lost:
+            raise DataError(f"{lost} of the {compared} files that {arguments.corpus} was made from changed or are gone")
 
 
 def _check_files_of_datasets(corpus: "Corpus") -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data_prep.stages.encode import unknown_shares
-from dstransformer.data import CleaningReport, Manifest, Overlap, PartInfo, TokenizerInfo
+from dstransformer.data import CleaningReport, Manifest, PartInfo, TokenizerInfo
 
 #: Maximum files that are listed on the terminal.
 _MAX_FILES = 20
@@ -48,7 +48,12 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
         console.print(f"unknown pieces (<unk>): {', '.join(unknown) or 'none'}", soft_wrap=True)
     for name, overlap in (manifest.overlap or {}).items():
         if overlap.sentences:
-            console.print(_describe_overlap(name, overlap, manifest.splits[name].pairs), soft_wrap=True)
+            size = manifest.splits[name].pairs
+            console.print(
+                f"{overlap.sentences:,} of {size:,} {name} sentences ({overlap.sentences / size:.1%}) are in the "
+                f"training text, {overlap.pairs:,} of them with the same translation",
+                soft_wrap=True,
+            )
     if manifest.overlap and not any(overlap.sentences for overlap in manifest.overlap.values()):
         console.print(f"no sentence of {' or '.join(manifest.overlap)} is in the training text")
     show_cleaning(manifest.cleaning)
@@ -63,14 +68,6 @@ def _parts_table(parts: Sequence[PartInfo]) -> Table:
         epoch = f"{int(part.weight * part.pairs):,}"
         table.add_row(part.name, f"{part.read:,}", f"{part.pairs:,}", f"{part.weight:g}", epoch, part.tag or "")
     return table
-
-
-def _describe_overlap(name: str, overlap: Overlap, size: int) -> str:
-    """Describe the overlap of the split ``name``, which has ``size`` pairs, in one line."""
-    return (
-        f"{overlap.sentences:,} of {size:,} {name} sentences ({overlap.sentences / size:.1%}) are in the training "
-        f"text, {overlap.pairs:,} of them with the same translation"
-    )
 
 
 def show_cleaning(report: CleaningReport) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,22 +26,7 @@ from dstransformer.io.files import file_sha256
 _ROWS, _TEXTS = 1_000_000, 10_000
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """How the inputs of a corpus compare with its manifest.
-
-    Attributes:
-        lines: What was found, a line for each file that changed or is gone, and one for the others.
-        compared: Number of files.
-        lost: Number of those that changed or are gone.
-    """
-
-    lines: Sequence[str]
-    compared: int
-    lost: int
-
-
-def compare_inputs(manifest: Manifest, paths: Sequence[Path]) -> Comparison:
+def compare_inputs(manifest: Manifest, paths: Sequence[Path]) -> tuple[list[str], int, int]:
     """Compare the files of all sources, the recipe and given tokenizers with their hashes and sizes.
 
     The manifest has their names without folders. Of several files with the same name, one must match.
@@ -50,6 +34,10 @@ def compare_inputs(manifest: Manifest, paths: Sequence[Path]) -> Comparison:
     Args:
         manifest: The manifest.
         paths: Files, and folders that are searched at any depth.
+
+    Returns:
+        What was found, a line for each file that changed or is gone, and one for the others; the number of files that
+        changed or are gone, and of all.
 
     Raises:
         UserError: A path does not exist.
@@ -62,7 +50,7 @@ def compare_inputs(manifest: Manifest, paths: Sequence[Path]) -> Comparison:
     lines = [*problems, *_revisions(manifest.sources)]
     if recorded:
         lines.append(f"inputs: {len(recorded) - len(problems)} of {len(recorded)} files are as the manifest says")
-    return Comparison(lines, len(recorded), len(problems))
+    return lines, len(problems), len(recorded)
 
 
 def _recorded(manifest: Manifest) -> list[InputFile]:

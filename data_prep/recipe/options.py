@@ -9,7 +9,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from annotated_types import Ge, Le
 from pydantic import (
@@ -84,20 +84,21 @@ def _recorded(value: Any) -> Any:
 RECIPE_ONLY: dict[str, Any] = {"recipe_only": True}
 
 
+#: Options that do not change the corpus.
+_UNRECORDED = ("cache_dir", "offline")
+
+
 class Options(BaseModel):
     """A frozen group of options. Unknown names are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    #: Options that do not change the corpus.
-    _unrecorded: ClassVar[frozenset[str]] = frozenset()
 
     def record(self) -> dict[str, Option]:
         """Return the options that decide what the corpus holds, for the manifest and the stage's key.
 
         Files are recorded without their folders. Options that are None are left out.
         """
-        return {name: _recorded(value) for name, value in self if value is not None and name not in self._unrecorded}
+        return {name: _recorded(value) for name, value in self if value is not None and name not in _UNRECORDED}
 
 
 class _SourceOptions(Options):
@@ -161,7 +162,6 @@ class FilesOptions(TextOptions):
         title="source files: per split two texts, line by line, or one .tsv, .jsonl, .tmx, .xml, .parquet or .arrow, "
         "OPUS's .txt.zip, or a folder of mtdata; text may be compressed, and a FILE an address"
     )
-    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
 
     source: Literal["files"] = "files"
     src_lang: Language = Field(description="language code of the source side, for example en")
@@ -212,7 +212,6 @@ class MonoOptions(TextOptions):
     """Text of one language, without a translation, and held-out text that it must not have."""
 
     model_config = ConfigDict(title="text")
-    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
 
     source: Literal["mono"] = "mono"
     lang: Language = Field(description="language code of the text, for example de")
@@ -231,7 +230,6 @@ class HubOptions(TextOptions):
     """Any data set of the Hugging Face hub with two columns of text, or a local copy of one."""
 
     model_config = ConfigDict(title="source hub: a data set of the Hugging Face hub")
-    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
 
     source: Literal["hub"] = "hub"
     name: Annotated[str, AfterValidator(check_utf8), Placeholder("NAME")] | None = Field(
@@ -268,7 +266,6 @@ class Wmt14Options(TextOptions):
     """WMT 2014 from the hub, or from a local copy in the same layout."""
 
     model_config = ConfigDict(title="source wmt14")
-    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
 
     source: Literal["wmt14"] = "wmt14"
     pair: Literal["de-en", "fr-en"] = Field("de-en", description="language pair")

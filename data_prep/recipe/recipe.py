@@ -119,26 +119,21 @@ class Recipe(Options):
                         f"{option} is {values[0]} for the source {first!r} and {values[1]} for {name!r}: the sources "
                         "of a corpus have it in common"
                     )
-        _check_directions(sources)
         return sources
 
-
-def _check_directions(sources: Mapping[str, SourceOptions]) -> None:
-    """Check that the tag of a source sentence tells its target language.
-
-    Raises:
-        ValueError: Two sources have the same tag, or none, and different target languages.
-    """
-    first: dict[str | None, tuple[str, str]] = {}
-    for name, options in sources.items():
-        languages = str(options.src_lang), str(options.tgt_lang)
-        before, tgt_lang = first.setdefault(options.tag, (name, languages[1]))
-        if tgt_lang != languages[1]:
-            has = f"the tag {options.tag}" if options.tag else "no tag"
-            raise ValueError(
-                f"the sources {before!r} and {name!r} have {has}, but translate into {tgt_lang} and {languages[1]}: "
-                "give each target language its own tag, such as >>deu<<"
-            )
+    @field_validator("sources", mode="after")
+    @classmethod
+    def _tags_tell_target_languages(cls, sources: dict[str, SourceOptions]) -> dict[str, SourceOptions]:
+        first: dict[str | None, tuple[str, str]] = {}
+        for name, options in sources.items():
+            before, tgt_lang = first.setdefault(options.tag, (name, str(options.tgt_lang)))
+            if tgt_lang != options.tgt_lang:
+                has = f"the tag {options.tag}" if options.tag else "no tag"
+                raise ValueError(
+                    f"the sources {before!r} and {name!r} have {has}, but translate into {tgt_lang} and "
+                    f"{options.tgt_lang}: give each target language its own tag, such as >>deu<<"
+                )
+        return sources
 
 
 def record_sources(sources: Mapping[str, Options]) -> dict[str, Option]:
@@ -187,25 +182,14 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"recipe {shown(name)}: {_describe(error)}") from None
 
 
-def recipe_files(name: str) -> list[Path]:
-    """The file of a recipe, and those of the recipes that it extends.
-
-    Raises:
-        ConfigError: The recipe is unknown.
-    """
-    files: list[Path] = []
-    while isinstance(name, str):
-        files.append(_find(name, files[-1].parent if files else Path()))
-        tree = parse_yaml(read_bounded(files[-1], MAX_BYTES).decode(), str(files[-1]))
-        name = tree.get("extends")
-    return files
-
-
 def identify_recipe(name: str | None) -> list[InputFile]:
-    """The files of a recipe by name, hash and size; none if there is no recipe."""
+    """The files of a recipe and of those that it extends, by name, hash and size; none if there is no recipe."""
     from dstransformer.data import InputFile  # imports NumPy and Arrow
 
-    files = [] if name is None else recipe_files(name)
+    files: list[Path] = []
+    while name is not None:
+        files.append(_find(name, files[-1].parent if files else Path()))
+        name = parse_yaml(read_bounded(files[-1], MAX_BYTES).decode(), str(files[-1])).get("extends")
     return [InputFile(name=printable_name(path), sha256=file_sha256(path), size=path.stat().st_size) for path in files]
 
 

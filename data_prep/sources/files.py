@@ -12,9 +12,11 @@ import pyarrow as pa
 from data_prep.recipe.options import FilesOptions, MonoOptions
 from data_prep.sources import Source
 from data_prep.sources.finding import Finder, Names, Stats, Stream, identify, read_unchanged
+from data_prep.sources.messages import iter_messages
 from data_prep.sources.packed import is_packed, open_packed
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
 from data_prep.sources.texts import Text, check_no_archive, iter_sentences, local_text
+from data_prep.sources.xml_pairs import iter_xml_pairs
 from data_prep.store.pairs import text_table
 from dstransformer.data import InputFile, SourceInfo
 from dstransformer.data.alignment import format_links, parse_links
@@ -308,18 +310,10 @@ def _read_json_lines(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Ta
         first += len(lines)
 
 
-def _read_xml(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
-    from data_prep.sources.xml_pairs import iter_xml_pairs
-
-    pairs = iter_xml_pairs(text, src_lang, tgt_lang)
-    while batch := list(islice(pairs, _BATCH_LINES)):
-        yield _table(batch)
-
-
-def _read_messages(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
-    from data_prep.sources.messages import iter_messages
-
-    pairs = iter_messages(text, src_lang, tgt_lang)
+def _read_units(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
+    """Read the pairs of a catalogue of messages, or of an XML file."""
+    iter_units = iter_messages if text.ending in (".po", ".mo") else iter_xml_pairs
+    pairs = iter_units(text, src_lang, tgt_lang)
     while batch := list(islice(pairs, _BATCH_LINES)):
         yield _table(batch)
 
@@ -340,11 +334,11 @@ def _table(pairs: list[tuple[str, str]]) -> pa.Table:
 _READERS: dict[str, Callable[[Text, str, str], Iterator[pa.Table]]] = {
     ".tsv": _read_tsv,
     ".jsonl": _read_json_lines,
-    ".tmx": _read_xml,
-    ".xml": _read_xml,
+    ".tmx": _read_units,
+    ".xml": _read_units,
     ".parquet": read_parquet,
     ".arrow": read_arrow,
     ".feather": read_arrow,
-    ".po": _read_messages,
-    ".mo": _read_messages,
+    ".po": _read_units,
+    ".mo": _read_units,
 }

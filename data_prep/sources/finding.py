@@ -61,20 +61,15 @@ class Finder:
 
     def _texts(self, name: Path | Address, languages: tuple[str, str] | None) -> list[Text]:
         if isinstance(name, Path):
-            return [local_text(path) for path in _matches(name)]
+            if name.exists() or not glob.has_magic(str(name)):
+                return [local_text(name)]
+            if found := [local_text(file) for file in matching(name) if not file.is_dir()]:
+                return found
+            raise DataError(f"no file fits {name}: check the pattern and its folder")
         from data_prep.sources.remote import default_cache, fetch_texts, named_file
 
         name = named_file(name, languages)
         return fetch_texts(name, self._cache or default_cache(), self._progress, offline=self._offline)
-
-
-def _matches(path: Path) -> list[Path]:
-    """The files that a pattern fits, in alphabetical order."""
-    if path.exists() or not glob.has_magic(str(path)):
-        return [path]
-    if found := [file for file in matching(path) if not file.is_dir()]:
-        return found
-    raise DataError(f"no file fits {path}: check the pattern and its folder")
 
 
 def identify(text: Text, stats: Stats) -> InputFile:

@@ -99,21 +99,18 @@ def _open_builder(options: HubOptions) -> Any:
 def _stream(builder: Any, options: HubOptions, split: str) -> Iterator[pa.Table]:
     where, first = f"{_where(options)}, {split}", 0
     try:
-        for table in _open_split(builder, split, streamed=options.hub_path is not None).iter(batch_size=_BATCH_ROWS):
+        if options.hub_path is None:
+            builder.download_and_prepare()
+            data_set = builder.as_dataset(split=split)
+        else:
+            data_set = builder.as_streaming_dataset(split=split)
+        for table in data_set.with_format("arrow").iter(batch_size=_BATCH_ROWS):
             yield pairs_of_table(_chosen(table, options, where), options.src_lang, options.tgt_lang, where, first)
             first += table.num_rows
     except (DstError, GeneratorExit):
         raise
     except Exception as error:  # of datasets, which wraps those of readers, and of the network
         raise _unavailable(options, error) from None
-
-
-def _open_split(builder: Any, split: str, *, streamed: bool) -> Any:
-    """The tables of a split: of a local copy, or of what is downloaded into the cache."""
-    if streamed:
-        return builder.as_streaming_dataset(split=split).with_format("arrow")
-    builder.download_and_prepare()
-    return builder.as_dataset(split=split).with_format("arrow")
 
 
 def _chosen(table: pa.Table, options: HubOptions, where: str) -> pa.Table:

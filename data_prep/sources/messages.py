@@ -112,8 +112,10 @@ def _is_swapped(header: dict[str, str], text: Text, src_lang: str, tgt_lang: str
 
     Messages are in English unless the header says otherwise.
     """
-    name = text.member or str(text.path)
-    into = re.split("[@.]", header.get("Language", "").strip())[0] or _language_of_name(name)
+    into = re.split("[@.]", header.get("Language", "").strip())[0]
+    folders = Path(text.member or text.path).parts[:-1]
+    if not into and len(folders) > 1 and folders[-1] == "LC_MESSAGES":  # de/LC_MESSAGES/apt.mo
+        into = folders[-2].partition("@")[0]
     if not into:
         raise DataError(
             f"{text} does not say its language: give it a line 'Language: {tgt_lang}\\n' in its header, or put it into "
@@ -125,9 +127,3 @@ def _is_swapped(header: dict[str, str], text: Text, src_lang: str, tgt_lang: str
         if all(matching_codes(one, [code]) for one, code in zip(wanted, codes, strict=True)):
             return bool(swapped)
     raise DataError(f"{text} translates from {codes[0]} into {codes[1]}, not from {src_lang} into {tgt_lang}")
-
-
-def _language_of_name(name: str) -> str:
-    """The language that the place of a catalogue says: ``de/LC_MESSAGES/apt.mo``."""
-    parts = Path(name).parts
-    return parts[-3].partition("@")[0] if len(parts) > 2 and parts[-2] == "LC_MESSAGES" else ""

@@ -108,23 +108,20 @@ def open_source(options: SourceOptions, progress: Progress | None = None) -> Sou
         UserError: The options do not go together.
         DataError: A file or data set is missing or cannot be used.
     """
-    source = _open(options, progress)
-    return source if options.held_out else replace(source, splits={"train": source.splits["train"]})
-
-
-def _open(options: SourceOptions, progress: Progress | None) -> Source:
     if isinstance(options, ToyOptions):
         from data_prep.sources.toy import open_toy
 
-        return open_toy(options)
-    if isinstance(options, FilesOptions):
+        source = open_toy(options)
+    elif isinstance(options, FilesOptions):
         from data_prep.sources.files import open_files
 
-        return open_files(options, progress)
-    if isinstance(options, TreesOptions):
+        source = open_files(options, progress)
+    elif isinstance(options, TreesOptions):
         from data_prep.sources.trees import open_trees
 
-        return open_trees(options)
-    from data_prep.sources.hub import open_hub, open_wmt14
+        source = open_trees(options)
+    else:
+        from data_prep.sources.hub import open_hub, open_wmt14
 
-    return open_hub(options) if isinstance(options, HubOptions) else open_wmt14(options)
+        source = open_hub(options) if isinstance(options, HubOptions) else open_wmt14(options)
+    return source if options.held_out else replace(source, splits={"train": source.splits["train"]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from data_prep.recipe.names import printable_name
@@ -98,24 +98,18 @@ def _list_mtdata(folder: Path, split: str) -> dict[str, _ByCode]:
 
 def _by_name(folder: Path) -> dict[str, _ByCode]:
     """The texts of a folder by name, in alphabetical order: ``NAME.deu`` and ``NAME.eng``, compressed or not."""
-    found: dict[str, dict[str, Text]] = {}
-    for path in _listed(folder):
-        name, _, code = without_ending(path.name).rpartition(".")
-        if name and not name.endswith(".meta") and _MTDATA_CODE.fullmatch(code):
-            found.setdefault(name, {})[code] = local_text(path)
-    return {name: texts for name, texts in found.items() if len(texts) > 1 or _names_a_pair(name, texts)}
-
-
-def _names_a_pair(name: str, codes: Iterable[str]) -> bool:
-    """Whether a name ends in the languages of a pair, as mtdata's do, so that a side of it is missing."""
-    last = name.split("-")[-2:]
-    return any(matching_codes(code, last) for code in codes)
-
-
-def _listed(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
     try:
-        return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     except OSError as error:
         raise DataError(f"cannot read {printable_name(folder)}: {error.strerror or error}") from None
+    found: dict[str, dict[str, Text]] = {}
+    for path in files:
+        name, _, code = without_ending(path.name).rpartition(".")
+        if name and not name.startswith(".") and not name.endswith(".meta") and _MTDATA_CODE.fullmatch(code):
+            found.setdefault(name, {})[code] = local_text(path)
+    # Of a name that ends in the languages of a pair, as mtdata's do, one text says that a side is missing.
+    return {
+        name: texts
+        for name, texts in found.items()
+        if len(texts) > 1 or any(matching_codes(code, name.split("-")[-2:]) for code in texts)
+    }

@@ -4,6 +4,7 @@ Either one column per language, named by its code, or the hub's ``{"translation"
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -47,13 +48,10 @@ def read_parquet(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]
         DataError: The file is damaged, or a column or a value is missing.
     """
     first = 0
-    _check_plain(text)
-    try:
+    with _reading(text, "Parquet"):
         for batch in pq.ParquetFile(text.path).iter_batches(batch_size=_BATCH_ROWS):
             yield pairs_of_table(pa.Table.from_batches([batch]), src_lang, tgt_lang, str(text), first)
             first += batch.num_rows
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise _unreadable(text, "Parquet", error) from None
 
 
 def read_arrow(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
@@ -63,32 +61,29 @@ def read_arrow(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
         DataError: The file is damaged, or a column or a value is missing.
     """
     first = 0
-    _check_plain(text)
-    try:
-        with pa.memory_map(str(text.path)) as file:
-            begin = len(_ARROW_MAGIC) if file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC else 0
-            file.seek(begin)
-            check_batches(file, _MAX_BATCH_BYTES)
-            file.seek(begin)
-            for batch in pa.ipc.open_stream(file):
-                batch.validate(full=True)
-                for part in pa.Table.from_batches([batch]).to_batches(max_chunksize=_BATCH_ROWS):
-                    yield pairs_of_table(pa.Table.from_batches([part]), src_lang, tgt_lang, str(text), first)
-                    first += part.num_rows
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise _unreadable(text, "Arrow", error) from None
+    with _reading(text, "Arrow"), pa.memory_map(str(text.path)) as file:
+        begin = len(_ARROW_MAGIC) if file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC else 0
+        file.seek(begin)
+        check_batches(file, _MAX_BATCH_BYTES)
+        file.seek(begin)
+        for batch in pa.ipc.open_stream(file):
+            batch.validate(full=True)
+            for part in pa.Table.from_batches([batch]).to_batches(max_chunksize=_BATCH_ROWS):
+                yield pairs_of_table(pa.Table.from_batches([part]), src_lang, tgt_lang, str(text), first)
+                first += part.num_rows
 
 
-def _check_plain(text: Text) -> None:
-    """Refuse what cannot be read from a stream."""
+@contextmanager
+def _reading(text: Text, kind: str) -> Iterator[None]:
+    """Refuse a member of an archive, which is a stream, and explain why a file cannot be read."""
     if text.member:
         raise DataError(f"{text} cannot be read inside an archive: unpack the archive, or convert the file to .jsonl")
-
-
-def _unreadable(text: Text, kind: str, error: Exception) -> DataError:
-    reason = shown(error, quote=False, limit=300)
-    advice = "write the text as UTF-8" if "UTF8" in reason or isinstance(error, UnicodeError) else "copy it again"
-    return DataError(f"{text} cannot be read as {kind} ({reason}): {advice}, or convert it to .jsonl")
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        reason = shown(error, quote=False, limit=300)
+        advice = "write the text as UTF-8" if "UTF8" in reason or isinstance(error, UnicodeError) else "copy it again"
+        raise DataError(f"{text} cannot be read as {kind} ({reason}): {advice}, or convert it to .jsonl") from None
 
 
 def pairs_of_table(table: pa.Table, src_lang: str, tgt_lang: str, where: str, first_row: int = 0) -> pa.Table:

@@ -179,7 +179,16 @@ def _download(url: str, cache: Path, progress: Progress) -> Path:
             progress.task(f"download {without_secrets(url)}", info.get("size"), "bytes") as advance,
             _transfer(url),
         ):
-            _check_size(url, _copy(files, path, aside, advance) or info.get("size"), aside.stat().st_size)
+            size, written = _copy(files, path, aside, advance) or info.get("size"), aside.stat().st_size
+            if size is None:
+                raise DataError(
+                    f"the server of {without_secrets(url)} does not state the size of the file, so that a transfer "
+                    "that breaks off could not be told from a whole one: download it by other means"
+                )
+            if written != size:
+                raise DataError(
+                    f"{without_secrets(url)} broke off after {written:,} of {size:,} bytes: give the same command again"
+                )
             sync(aside)
     return copy
 
@@ -195,18 +204,6 @@ def _copy(files: Any, path: str, target: Path, advance: Advance) -> int | None:
     meter = Meter()
     files.get_file(path, str(target), callback=meter)
     return meter.size  # type: ignore[no-any-return]
-
-
-def _check_size(url: str, stated: int | None, written: int) -> None:
-    if stated is None:
-        raise DataError(
-            f"the server of {without_secrets(url)} does not state the size of the file, so that a transfer that breaks "
-            "off could not be told from a whole one: download it by other means"
-        )
-    if written != stated:
-        raise DataError(
-            f"{without_secrets(url)} broke off after {written:,} of {stated:,} bytes: give the same command again"
-        )
 
 
 @contextmanager

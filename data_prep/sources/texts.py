@@ -79,11 +79,6 @@ def local_text(path: Path) -> Text:
     return Text(Path(archive), member, str(path), printable_name(path))
 
 
-def file_of(path: Path) -> Path:
-    """The file that is read: the archive of a member, any other file itself."""
-    return local_text(path).path
-
-
 def check_no_archive(text: Text) -> None:
     """Refuse an archive without the name of a member.
 

@@ -31,17 +31,13 @@ def cleaned_alignments(raw: pa.Table, src: Sequence[str], tgt: Sequence[str], op
     lines = raw["alignment"].to_pylist()
     if not any(lines):
         return pa.array(lines, pa.string())
-    sides = zip(raw["src"].to_pylist(), src, raw["tgt"].to_pylist(), tgt, strict=True)
-    moved = [
-        line
-        and _move(
-            line,
-            _normalised_words(raw_src, new_src, options.normalise),
-            _normalised_words(raw_tgt, new_tgt, options.normalise_target),
-        )
-        for line, (raw_src, new_src, raw_tgt, new_tgt) in zip(lines, sides, strict=True)
-    ]
-    return pa.array(moved, pa.string())
+    raw_sides = raw["src"].to_pylist(), raw["tgt"].to_pylist()
+    for row, line in enumerate(lines):
+        if line:
+            of_src = _normalised_words(raw_sides[0][row], src[row], options.normalise)
+            of_tgt = _normalised_words(raw_sides[1][row], tgt[row], options.normalise_target)
+            lines[row] = format_links({(a, b) for s, t in read_links(line) for a in of_src[s] for b in of_tgt[t]})
+    return pa.array(lines, pa.string())
 
 
 def _normalised_words(raw: str, normalised: str, form: NormalForm) -> Words:
@@ -53,11 +49,6 @@ def _normalised_words(raw: str, normalised: str, form: NormalForm) -> Words:
     if sum(counts) != len(after):
         return [()] * len(before)
     return [range(end - count, end) for end, count in zip(np.cumsum(counts).tolist(), counts, strict=True)]
-
-
-def _move(line: str, src: Words, tgt: Words) -> str:
-    """The links between other words."""
-    return format_links({(one, other) for a, b in read_links(line) for one in src[a] for other in tgt[b]})
 
 
 class AlignmentEncoder:

@@ -4,8 +4,8 @@ A rule for single pairs is added in :mod:`data_prep.stages.rules`.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +20,7 @@ from data_prep.recipe.options import CleanOptions
 from data_prep.stages.alignments import cleaned_alignments
 from data_prep.stages.dedup import (
     Distinct,
-    Rows,
+    Slices,
     bucket_bits,
     filtered_chunk,
     first_occurrences,
@@ -60,7 +60,7 @@ from data_prep.store.pairs import (
 )
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers import Workers, list_results, run_tasks
-from dstransformer.data import CleaningReport, Overlap, WordCounts
+from dstransformer.data import CleaningReport, Overlap
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.glance import load_detector
 from dstransformer.io.progress import Progress
@@ -192,15 +192,11 @@ class _Found:
     """
 
     counts: Counts
-    words: Counts
-    examples: dict[str, list[tuple[str, str]]]
-    src: set[int]
-    pairs: set[int]
-    buckets: list[Counts]
-
-    @classmethod
-    def nothing(cls, parts: int) -> "_Found":
-        return cls(np.zeros((parts, _KEPT + 1), dtype=np.int64), no_words(), {}, set(), set(), [])
+    words: Counts = field(default_factory=no_words)
+    examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    src: set[int] = field(default_factory=set)
+    pairs: set[int] = field(default_factory=set)
+    buckets: list[Counts] = field(default_factory=list)
 
     def add(self, report: _Filtered) -> None:
         """Add the next chunk."""
@@ -253,7 +249,7 @@ def clean_text(
     total = sum(chunk.rows for chunk in chunks)
     held_out = held_out_hash(read)
     context = _Context(read, held_out, root, options, languages, bucket_bits(total))
-    found = _Found.nothing(parts)
+    found = _Found(np.zeros((parts, _KEPT + 1), dtype=np.int64))
     with (
         progress.task("clean train", total) as advance,
         run_tasks(partial(_filter_chunk, context), chunks, workers) as results,
@@ -275,42 +271,35 @@ def clean_text(
         files = _use(found, "near_duplicate", distinct)
     join_pairs(files, folder / "train.arrow")
     shutil.rmtree(folder / CHUNKS)
-    examples = {name: tuple(found.examples[name]) for name in RULE_NAMES if found.examples.get(name)}
-    overlap = load_held_out(read, held_out).report(found.src, found.pairs)
-    described = _describe(counts, describe_words(found.words), _active_rules(options, languages), examples, overlap)
-    return described.model_copy(update={"packages": rule_versions(options)})
-
-
-def _active_rules(options: CleanOptions, languages: Sequence[Languages]) -> set[str]:
-    """The rules that these options turn on. Scores belong to the text."""
-    active = {rule.name for rule in RULES if any(rule.build(options, *pair) for pair in languages)} | {"duplicate"}
-    active |= {"overlap"} if options.drop_overlap else set()
-    return active | ({"near_duplicate"} if options.near_duplicates is not None else set())
+    return _describe(found, options, languages, load_held_out(read, held_out).report(found.src, found.pairs))
 
 
 def _describe(
-    counts: Counts,
-    words: WordCounts,
-    active: set[str],
-    examples: dict[str, tuple[tuple[str, str], ...]],
-    overlap: dict[str, Overlap],
+    found: _Found, options: CleanOptions, languages: Sequence[Languages], overlap: dict[str, Overlap]
 ) -> CleanReport:
-    """The report of the stage; ``counts`` are the pairs by part and rule, ``(parts, len(RULE_NAMES) + 1)``."""
-    names = [
-        name for name in RULE_NAMES if name in active or (name == "score" and counts[:, RULE_NAMES.index(name)].any())
-    ]
+    """The report of the stage, with the rules that the options turn on, and with scores if the text has low ones."""
+    counts = found.counts
+    active = {rule.name for rule in RULES if any(rule.build(options, *pair) for pair in languages)} | {"duplicate"}
+    for name, is_active in (
+        ("score", counts[:, RULE_NAMES.index("score")].any()),
+        ("overlap", options.drop_overlap),
+        ("near_duplicate", options.near_duplicates is not None),
+    ):
+        active |= {name} if is_active else set()
+    names = [name for name in RULE_NAMES if name in active]
     dropped = [{name: int(part[RULE_NAMES.index(name)]) for name in names} for part in counts]
     return CleanReport(
         cleaning=CleaningReport(
             read=int(counts.sum()),
             kept=int(counts[:, _KEPT].sum()),
             dropped={name: sum(part[name] for part in dropped) for name in names},
-            examples=examples,
-            before=words,
+            examples={name: tuple(found.examples[name]) for name in RULE_NAMES if found.examples.get(name)},
+            before=describe_words(found.words),
         ),
         overlap=overlap,
         parts=tuple(counts[:, _KEPT].tolist()),
         dropped=tuple(dropped),
+        packages=rule_versions(options),
     )
 
 
@@ -400,11 +389,11 @@ def _drop_repeated(root: Path, parts: int, buckets: Counts, workers: Workers, pr
     return Distinct([_kept_chunk(chunk) / _PAIRS for chunk in rows], dropped, examples)
 
 
-def _kept_chunk(rows: Rows) -> Path:
+def _kept_chunk(rows: Slices) -> Path:
     return chunk_folder(rows.root, "kept", rows.number)
 
 
-def _keep_first(parts: int, rows: Rows) -> Kept:
+def _keep_first(parts: int, rows: Slices) -> Kept:
     """Write the pairs of a chunk that did not occur before."""
 
     def write(folder: Path) -> Kept:
@@ -424,7 +413,7 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: Languages) -
         ``pair_key``, hashes of the source sentence and of the pair in that form, for comparison with held-out text.
     """
     src, tgt = (
-        [normalise(text, form) for text in _punctuate(table[side].to_pylist(), options, language)]
+        [normalise(text, form) for text in map(_punctuator(language, options.punctuation), table[side].to_pylist())]
         for side, language, form in zip(
             ("src", "tgt"), languages, (options.normalise, options.normalise_target), strict=True
         )
@@ -454,15 +443,12 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: Languages) -
     )
 
 
-def _punctuate(texts: list[str], options: CleanOptions, language: str) -> list[str]:
-    if options.punctuation == "keep":
-        return texts
-    normalizer = _punctuation(language)
-    return [normalizer.normalize(text) for text in texts]
-
-
 @cache
-def _punctuation(language: str) -> Any:
+def _punctuator(language: str, punctuation: str) -> Callable[[str], str]:
+    """Writes the punctuation of texts in a language as the option ``punctuation`` says."""
+    if punctuation == "keep":
+        return str
     from sacremoses import MosesPunctNormalizer
 
-    return MosesPunctNormalizer(lang=language.lower())
+    normalize: Callable[[str], str] = MosesPunctNormalizer(lang=language.lower()).normalize
+    return normalize

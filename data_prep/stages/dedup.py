@@ -63,31 +63,14 @@ class Distinct:
 
 
 @dataclass(frozen=True)
-class Bucket:
-    """The hashes that begin with the same bits.
+class Slices:
+    """Where the hashes of a bucket are in each chunk, or the marks of a chunk in each bucket.
 
     Attributes:
         root: The folder of the chunks.
-        number: The number of the bucket.
-        begins: Where the bucket begins in the hashes of each chunk, ``(chunks,)``.
-        counts: How many of them are in the bucket, ``(chunks,)``.
-    """
-
-    root: Path
-    number: int
-    begins: Counts
-    counts: Counts
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a chunk by bucket.
-
-    Attributes:
-        root: The folder of the chunks.
-        number: The number of the chunk.
-        begins: Where its rows begin in the marks of each bucket, ``(buckets,)``.
-        counts: How many of them are in each bucket, ``(buckets,)``.
+        number: The number of the bucket, or of the chunk.
+        begins: Where each slice begins, ``(chunks,)`` or ``(buckets,)``.
+        counts: How many hashes or marks it has, ``(chunks,)`` or ``(buckets,)``.
     """
 
     root: Path
@@ -102,19 +85,19 @@ class Marked(Report):
     distinct: int
 
 
-def list_buckets(root: Path, counts: Counts) -> list[Bucket]:
+def list_buckets(root: Path, counts: Counts) -> list[Slices]:
     """List the buckets, given the number of hashes of each chunk in each, ``(chunks, buckets)``."""
     begins = np.cumsum(counts, axis=1) - counts
-    return [Bucket(root, number, begins[:, number], counts[:, number]) for number in range(counts.shape[1])]
+    return [Slices(root, number, begins[:, number], counts[:, number]) for number in range(counts.shape[1])]
 
 
-def list_rows(root: Path, counts: Counts) -> list[Rows]:
+def list_rows(root: Path, counts: Counts) -> list[Slices]:
     """List the rows of the chunks, given the same numbers."""
     begins = np.cumsum(counts, axis=0) - counts
-    return [Rows(root, number, begins[number], counts[number]) for number in range(counts.shape[0])]
+    return [Slices(root, number, begins[number], counts[number]) for number in range(counts.shape[0])]
 
 
-def mark_bucket(bucket: Bucket) -> Marked:
+def mark_bucket(bucket: Slices) -> Marked:
     """Write whether each hash of a bucket is its first occurrence: a byte each."""
 
     def write(folder: Path) -> Marked:
@@ -130,7 +113,7 @@ def mark_bucket(bucket: Bucket) -> Marked:
     return write_chunk(_marked(bucket.root, bucket.number), Marked, write)
 
 
-def first_occurrences(rows: Rows) -> npt.NDArray[np.bool_]:
+def first_occurrences(rows: Slices) -> npt.NDArray[np.bool_]:
     """Tell which rows of a chunk are first occurrences, once all buckets are marked."""
     parts = zip(rows.begins.tolist(), rows.counts.tolist(), strict=True)
     paths = (_marked(rows.root, number) / _MARKS for number in range(len(rows.counts)))

@@ -21,7 +21,7 @@ from data_prep.recipe.options import CleanOptions, EncodeOptions, NormalForm
 from data_prep.stages.alignments import AlignmentEncoder
 from data_prep.stages.clean import Clean, CleanReport
 from data_prep.stages.read import Read, ReadReport, text_format
-from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words, normalise
+from data_prep.stages.text import TextFormat, count_words, describe_words, no_words, normalise
 from data_prep.stages.vocab import Vocab, load_tokenizer, open_tokenizer
 from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
 from data_prep.store.pairs import Chunk, add_examples, cut_pairs, iter_chunk, iter_pairs, merge_examples
@@ -107,7 +107,7 @@ class Encode(Stage):
         self,
         work: Workspace,
         splits: Mapping[str, SplitInfo],
-        training: "Training",
+        training: "EncodedSplit",
         command: str,
         recipes: tuple[InputFile, ...],
     ) -> Manifest:
@@ -138,7 +138,13 @@ class Encode(Stage):
             overlap=clean.overlap,
             options=options,
             command=command or _command_line(options),
-            versions=_package_versions() | clean.packages,
+            versions={
+                "dstransformer": dstransformer.__version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("numpy", "pyarrow", "sentencepiece")},
+                "unicode": unicodedata.unidata_version,
+                **clean.packages,
+            },
         )
 
 
@@ -161,13 +167,6 @@ def _parts(read: ReadReport, cleaned: CleanReport, kept: Counter[int]) -> tuple[
         lost = dropped | {"too_many_tokens": before - pairs}
         parts.append(part.model_copy(update={"pairs": pairs, "dropped": lost, "files": files}))
     return tuple(parts)
-
-
-def _package_versions() -> dict[str, str]:
-    """The versions that every manifest states; the report of cleaning adds those of its rules."""
-    packages = {name: version(name) for name in ("numpy", "pyarrow", "sentencepiece")}
-    own = {"dstransformer": dstransformer.__version__, "python": platform.python_version()}
-    return own | packages | {"unicode": unicodedata.unidata_version}
 
 
 def _command_line(options: Mapping[str, Option]) -> str:
@@ -222,8 +221,8 @@ class Encoded(Report):
     examples: list[tuple[str, str]]
 
 
-class Training(NamedTuple):
-    """The training split: the pairs of each file that are in it, word counts, and how many were too long, with some."""
+class EncodedSplit(NamedTuple):
+    """A split: the pairs of each file that are in it, word counts, and how many were too long, with some of them."""
 
     info: SplitInfo
     files: Counter[int]
@@ -268,16 +267,14 @@ class Encoder:
     progress: Progress
     aligned: bool = False
 
-    def encode_train(self, path: Path, max_tokens: int) -> Training:
+    def encode_train(self, path: Path, max_tokens: int) -> EncodedSplit:
         """Write the training split, without pairs that have more than ``max_tokens`` tokens on either side.
 
         Raises:
             DataError: Every pair is dropped.
         """
         rows = self.writer.split("train", has_text=False, aligned=self.aligned)
-        total, files, words, examples = self._encode(path, rows, max_tokens)
-        info = rows.close()
-        return Training(info, files, describe_words(words), total - info.pairs, tuple(examples))
+        return self._encode(path, rows, max_tokens)
 
     def encode_held_out(self, path: Path, form: NormalForm) -> SplitInfo:
         """Write the validation or test split, which ``path`` is named after: every pair, with its raw text.
@@ -285,10 +282,10 @@ class Encoder:
         Warn of target sentences that a model cannot write, as it learns from text in the Unicode ``form``.
         """
         rows = self.writer.split(path.stem, has_text=True)
-        self._encode(path, rows, None)
+        encoded = self._encode(path, rows, None)
         if not self.text.trees:
             self._warn_of_unwritable(path, form)
-        return rows.close()
+        return encoded.info
 
     def _warn_of_unwritable(self, path: Path, form: NormalForm) -> None:
         tokenizer = load_tokenizer(self.vocab)
@@ -306,9 +303,7 @@ class Encoder:
                 f"{path.stem} as they are, such as '{reference}' as '{output}': {advice}"
             )
 
-    def _encode(
-        self, path: Path, rows: SplitWriter, max_tokens: int | None
-    ) -> tuple[int, Counter[int], Counts, list[tuple[str, str]]]:
+    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> EncodedSplit:
         chunks, examples = cut_pairs(path), list[tuple[str, str]]()
         total = sum(chunk.rows for chunk in chunks)
         files, words = Counter[int](), no_words()
@@ -327,7 +322,8 @@ class Encoder:
                 advance(chunk.rows)
         if not files.total() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
-        return total, files, words, examples
+        info = rows.close()
+        return EncodedSplit(info, files, describe_words(words), total - info.pairs, tuple(examples))
 
 
 def _encoded_chunk(root: Path, chunk: Chunk) -> Path:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from data_prep.stages.dedup import (
-    Rows,
+    Slices,
     bucket_bits,
     filtered_chunk,
     first_occurrences,
@@ -64,15 +64,6 @@ class _Search:
     part: int
     parts: int
     bits: int
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Sentences to find in a chunk, whose first row is ``first``, by their numbers among its first occurrences."""
-
-    rows: Rows
-    first: int
-    numbers: npt.NDArray[np.int64]
 
 
 def hold_out(
@@ -149,7 +140,7 @@ def _choose(distinct: int, sizes: Mapping[str, int], seed: int) -> dict[str, npt
 
 
 def _locate(
-    numbers: npt.NDArray[np.int64], rows: Sequence[Rows], chunks: Sequence[Chunk], workers: Workers
+    numbers: npt.NDArray[np.int64], rows: Sequence[Slices], chunks: Sequence[Chunk], workers: Workers
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
     """Find sentences by their numbers.
 
@@ -161,25 +152,27 @@ def _locate(
     begins = np.concatenate([[0], ends])
     wanted = []
     for number in np.unique(chunk_of).tolist():
-        chosen = numbers[chunk_of == number] - begins[number]
-        wanted.append(_Wanted(rows[number], chunks[number].first, chosen))
+        wanted.append((rows[number], chunks[number], numbers[chunk_of == number] - begins[number]))
     found, keys = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint64)
-    for one, (at, theirs) in zip(wanted, list_results(_find, wanted, workers), strict=True):
-        here = chunk_of == one.rows.number
+    for (_, chunk, _), (at, theirs) in zip(wanted, list_results(_find, wanted, workers), strict=True):
+        here = chunk_of == chunk.number
         found[here], keys[here] = at, theirs
     return found, keys
 
 
-def _count_first(rows: Rows) -> int:
+def _count_first(rows: Slices) -> int:
     return int(first_occurrences(rows).sum())
 
 
-def _find(wanted: _Wanted) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """Find sentences of a chunk: their rows in the file, and their keys."""
-    folder = filtered_chunk(wanted.rows.root, wanted.rows.number)
-    usable = np.flatnonzero(first_occurrences(wanted.rows))[wanted.numbers]
+def _find(
+    wanted: tuple[Slices, Chunk, npt.NDArray[np.int64]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """Find sentences of a chunk, by their numbers among its first occurrences: their rows in the file, and keys."""
+    rows, chunk, numbers = wanted
+    folder = filtered_chunk(rows.root, rows.number)
+    usable = np.flatnonzero(first_occurrences(rows))[numbers]
     in_chunk = np.fromfile(folder / _USABLE, dtype=np.uint32)[usable].astype(np.int64)
-    return wanted.first + in_chunk, np.fromfile(folder / _SOURCES, dtype=np.uint64)[in_chunk]
+    return chunk.first + in_chunk, np.fromfile(folder / _SOURCES, dtype=np.uint64)[in_chunk]
 
 
 def _hash_chunk(search: _Search, chunk: Chunk) -> _Hashed:

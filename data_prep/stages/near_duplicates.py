@@ -172,16 +172,6 @@ def _pair(rows: npt.NDArray[np.uint32], others: npt.NDArray[np.uint32]) -> Hashe
     return rows.astype(np.uint64) << _HALF | others
 
 
-def split_candidates(pairs: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows of candidates, ``(candidates,)``, and the earlier rows."""
-    return (pairs >> _HALF).astype(np.int64), (pairs & _LOW).astype(np.int64)
-
-
-def first_candidates(rows: npt.NDArray[np.int64]) -> Hashes:
-    """The smallest candidates that rows can have, by which the candidates of chunks are divided."""
-    return rows.astype(np.uint64) << _HALF
-
-
 def compared_texts(table: pa.Table, options: CleanOptions) -> list[str]:
     """What is compared of each pair: ``src``, ``tgt``, or both sides, one after the other."""
     side = options.near_text
@@ -315,7 +305,7 @@ def _pair_bucket(search: _Search, number: int) -> _Done:
         chunks = cut_pairs(search.path, _load_index(search.root, search.index))
         paths = (search.chunk("hashed", chunk.number) / _ENTRIES for chunk in chunks)
         candidates = find_candidates(np.concatenate([read_slice(path, number) for path in paths]))
-        firsts = first_candidates(np.array([chunk.first for chunk in chunks]))
+        firsts = np.array([chunk.first for chunk in chunks], dtype=np.uint64) << _HALF
         counts = np.diff(np.searchsorted(candidates, firsts), append=len(candidates))
         write_slices(folder / _CANDIDATES, len(chunks), [(candidates, counts)])
         return _Done()
@@ -325,33 +315,28 @@ def _pair_bucket(search: _Search, number: int) -> _Done:
 
 def _drop_similar(search: _Search, chunk: Chunk) -> Kept:
     """Write the pairs of a chunk that are not near duplicates."""
+    threshold = search.options.near_duplicates
+    assert threshold is not None
 
     def write(folder: Path) -> Kept:
         paths = (search.chunk("paired", number) / _CANDIDATES for number in range(search.buckets))
         candidates = np.unique(np.concatenate([read_slice(path, chunk.number) for path in paths]))
         distinct = np.ones(chunk.rows, dtype=np.bool_)
-        distinct[_find_similar(search, candidates) - chunk.first] = False
+        for row, text, other in _iter_texts(search, candidates):
+            # The other candidates of a row that is similar to one are skipped.
+            if distinct[row - chunk.first] and jaccard(text, other, search.options) >= threshold:
+                distinct[row - chunk.first] = False
         return write_kept(iter_chunk(chunk), distinct, folder / _PAIRS, search.parts)
 
     return write_chunk(search.chunk("distinct", chunk.number), Kept, write)
-
-
-def _find_similar(search: _Search, candidates: Hashes) -> npt.NDArray[np.int64]:
-    """The rows whose text is similar to that of a candidate; the rest of a row's candidates is then skipped."""
-    threshold = search.options.near_duplicates
-    assert threshold is not None
-    similar: list[int] = []
-    for row, text, other in _iter_texts(search, candidates):
-        if similar[-1:] != [row] and jaccard(text, other, search.options) >= threshold:
-            similar.append(row)
-    return np.array(similar, dtype=np.int64)
 
 
 def _iter_texts(search: _Search, candidates: Hashes) -> Iterator[tuple[int, str, str]]:
     """Each candidate row, with its text and that of the earlier row. The file is mapped for a batch at a time."""
     index = _load_index(search.root, search.index)
     for begin in range(0, len(candidates), _MAX_LOOKUPS):
-        sides = split_candidates(candidates[begin : begin + _MAX_LOOKUPS])
+        pairs = candidates[begin : begin + _MAX_LOOKUPS]
+        sides = (pairs >> _HALF).astype(np.int64), (pairs & _LOW).astype(np.int64)
         rows, places = np.unique(np.concatenate(sides), return_inverse=True)
         texts = compared_texts(take_pairs(search.path, rows, index), search.options)
         here, there = places.reshape(2, -1).tolist()

@@ -5,7 +5,6 @@ kept in memory while the training text is read.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,26 +19,18 @@ from dstransformer.io.files import file_sha256
 _SPLITS = ("validation", "test")
 
 
-@dataclass(frozen=True)
-class _Split:
-    """The hashes of the source sentences and of the pairs of a held-out split."""
-
-    src: Hashes
-    pairs: Hashes
-
-
 class HeldOut:
     """The hashes of the held-out splits, with which training text is compared."""
 
     def __init__(self, read: Path) -> None:
         """Hash the held-out splits in the folder ``read``."""
-        self._splits: dict[str, _Split] = {}
+        self._splits: dict[str, tuple[Hashes, Hashes]] = {}  # of source sentences, and of pairs
         for path in (read / f"{name}.arrow" for name in _SPLITS):
             if path.exists():
-                keys = [comparison_keys(batch) for batch in iter_pairs(path)]
-                self._splits[path.stem] = _Split(*(np.concatenate(part) for part in zip(*keys, strict=True)))
-        self._src = _distinct(split.src for split in self._splits.values())
-        self._pairs = _distinct(split.pairs for split in self._splits.values())
+                src, pairs = zip(*(comparison_keys(batch) for batch in iter_pairs(path)), strict=True)
+                self._splits[path.stem] = np.concatenate(src), np.concatenate(pairs)
+        self._src = _distinct(src for src, _ in self._splits.values())
+        self._pairs = _distinct(pairs for _, pairs in self._splits.values())
 
     def contains(self, src_keys: Hashes) -> npt.NDArray[np.bool_]:
         """Tell which training pairs have a source sentence of a held-out split."""
@@ -55,8 +46,8 @@ class HeldOut:
     def report(self, src: set[int], pairs: set[int]) -> dict[str, Overlap]:
         """Return the overlap of each held-out split, given all that was found in the training text."""
         return {
-            name: Overlap(sentences=_count(split.src, src), pairs=_count(split.pairs, pairs))
-            for name, split in self._splits.items()
+            name: Overlap(sentences=_count(own_src, src), pairs=_count(own_pairs, pairs))
+            for name, (own_src, own_pairs) in self._splits.items()
         }
 
 

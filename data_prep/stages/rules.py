@@ -17,6 +17,9 @@ from dstransformer.io.languages import known_script, known_to_fasttext, language
 #: Tells whether a pair is dropped.
 Drops = Callable[[str, str], bool]
 
+#: Makes the function of a rule from the options and the codes of both languages; None if the rule is off.
+Build = Callable[[CleanOptions, str, str], Drops | None]
+
 #: In text without spaces, what begins with a letter or digit of ASCII, up to another character or a space.
 _ASCII_WORD = re.compile("[0-9A-Za-z][!-~]*")
 
@@ -35,19 +38,18 @@ class Rule:
 
     Attributes:
         name: Its name in reports.
-        option: The option that turns it on.
-        build: Makes the function from the options and the codes of both languages; None if the rule is off.
+        build: Makes its function.
         advice: What to do if it drops every pair.
     """
 
     name: str
-    option: str
-    build: Callable[[CleanOptions, str, str], Drops | None]
+    build: Build
     advice: str
 
 
-def _empty(_: CleanOptions, __: str, ___: str) -> Drops:
-    return lambda src, tgt: not (src and tgt)
+def _asked_for(option: str, drops: Drops) -> Build:
+    """The ``build`` of a rule that an option turns on, and that looks at nothing but the pair."""
+    return lambda options, *_: drops if getattr(options, option) else None
 
 
 def _word_counter(code: str) -> Callable[[str], int]:
@@ -89,10 +91,6 @@ def _length_ratio(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops:
     return drops
 
 
-def _identical(options: CleanOptions, _: str, __: str) -> Drops | None:
-    return (lambda src, tgt: src == tgt) if options.drop_identical else None
-
-
 def _script(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None:
     share = options.min_script
     if not share:
@@ -105,18 +103,8 @@ def _script(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None
     return drops
 
 
-def _numbers(options: CleanOptions, _: str, __: str) -> Drops | None:
-    return (lambda src, tgt: numbers(src) != numbers(tgt)) if options.drop_numbers else None
-
-
-def _placeholders(options: CleanOptions, _: str, __: str) -> Drops | None:
-    return (lambda src, tgt: placeholders(src) != placeholders(tgt)) if options.drop_placeholders else None
-
-
-def _accelerators(options: CleanOptions, _: str, __: str) -> Drops | None:
-    if not options.drop_accelerators:
-        return None
-    return lambda src, tgt: any(accelerators(a) and not may_have_key(b) for a, b in ((src, tgt), (tgt, src)))
+def _accelerator_is_lost(src: str, tgt: str) -> bool:
+    return any(accelerators(a) and not may_have_key(b) for a, b in ((src, tgt), (tgt, src)))
 
 
 def _language(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None:
@@ -135,32 +123,27 @@ def _language(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | No
     return lambda source, target: differs(source, src) or differs(target, tgt)
 
 
+_CHECK_LINES = "check that line n of one file translates line n of the other"
+
 RULES = (
-    Rule("empty", "", _empty, "check that the files hold text"),
-    Rule("too_long", "--max-words", _too_long, "raise --max-words"),
-    Rule("too_short", "--min-words", _too_short, "lower --min-words"),
+    Rule("empty", lambda *_: lambda src, tgt: not (src and tgt), "check that the files hold text"),
+    Rule("too_long", _too_long, "raise --max-words"),
+    Rule("too_short", _too_short, "lower --min-words"),
+    Rule("length_ratio", _length_ratio, f"{_CHECK_LINES}, or raise --max-ratio"),
     Rule(
-        "length_ratio",
-        "--max-ratio",
-        _length_ratio,
-        "check that line n of one file translates line n of the other, or raise --max-ratio",
+        "identical",
+        _asked_for("drop_identical", lambda src, tgt: src == tgt),
+        "check that the sides are two languages",
     ),
-    Rule("identical", "--drop-identical", _identical, "check that the sides are two languages"),
-    Rule("script", "--min-script", _script, "check the language codes, or lower --min-script"),
-    Rule("numbers", "--drop-numbers", _numbers, "check that line n of one file translates line n of the other"),
+    Rule("script", _script, "check the language codes, or lower --min-script"),
+    Rule("numbers", _asked_for("drop_numbers", lambda src, tgt: numbers(src) != numbers(tgt)), _CHECK_LINES),
     Rule(
         "placeholders",
-        "--drop-placeholders",
-        _placeholders,
-        "check that line n of one file translates line n of the other",
+        _asked_for("drop_placeholders", lambda src, tgt: placeholders(src) != placeholders(tgt)),
+        _CHECK_LINES,
     ),
-    Rule(
-        "accelerators",
-        "--drop-accelerators",
-        _accelerators,
-        "check that line n of one file translates line n of the other",
-    ),
-    Rule("language", "--min-language", _language, "check the language codes, or lower --min-language"),
+    Rule("accelerators", _asked_for("drop_accelerators", _accelerator_is_lost), _CHECK_LINES),
+    Rule("language", _language, "check the language codes, or lower --min-language"),
 )
 
 

@@ -38,8 +38,9 @@ KEY_NAME = "key"
 #: In the folder of a chunk: its record.
 RECORD_NAME = "piece.json"
 
-_ROOT = re.compile(r"([0-9a-f]{16}|none)(-\d+)?")
-_CHUNK = re.compile(r"[a-z]+-\d{6,}(\.[0-9a-f]{12})?")
+#: The names of a folder that :func:`open_chunks` returns, and of that of a chunk, complete or not.
+ROOT_NAMES = re.compile(r"([0-9a-f]{16}|none)(-\d+)?")
+CHUNK_NAMES = re.compile(r"[a-z]+-\d{6,}(\.[0-9a-f]{12})?")
 
 
 class _ChunkRecord(BaseModel):
@@ -54,16 +55,6 @@ class _ChunkRecord(BaseModel):
 def chunk_folder(root: Path, step: str, number: int) -> Path:
     """Return the folder of a chunk that a step of a stage writes; ``step`` is in lower-case letters."""
     return root / f"{step}-{number:06d}"
-
-
-def is_chunk_root(name: str) -> bool:
-    """Tell whether a folder's name is one that :func:`open_chunks` gives."""
-    return bool(_ROOT.fullmatch(name))
-
-
-def is_chunk_folder(name: str) -> bool:
-    """Tell whether a folder's name is that of a chunk, complete or not."""
-    return bool(_CHUNK.fullmatch(name))
 
 
 def open_chunks(stage: Path, part: int | None = None) -> Path:
@@ -95,19 +86,14 @@ def write_chunk(folder: Path, kind: type[AnyReport], write: Callable[[Path], Any
         files = {path.name: file_sha256(path) for path in sorted(aside.iterdir())}
         record = _ChunkRecord(files=files, report=report.model_dump(mode="json"))
         (aside / RECORD_NAME).write_text(record.model_dump_json(), encoding="utf-8")
-        _install(aside, folder, kind)
+        try:
+            aside.rename(folder)
+        except OSError:  # if another worker was faster, its chunk stays: the bytes are the same
+            if _load(folder, kind) is None:
+                raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return report
-
-
-def _install(aside: Path, folder: Path, kind: type[Report]) -> None:
-    """Rename a chunk. If another worker was faster, keep its chunk: the bytes are the same."""
-    try:
-        aside.rename(folder)
-    except OSError:
-        if _load(folder, kind) is None:
-            raise
 
 
 def _load(folder: Path, kind: type[AnyReport]) -> AnyReport | None:

@@ -51,7 +51,7 @@ def check_paths(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> No
         raise UserError(f"--out {out} lies inside --work {work}: choose a folder outside of the work folder")
     for flag, place in (("--out", out), ("--work", work)):
         for folder in place.parents:
-            if kind := _product(folder):
+            if kind := kind_of(folder) or ("work folder" if has_stages(folder) else None):
                 raise UserError(f"{flag} {place} lies inside the {kind} {folder}: choose a folder outside of it")
     for source in (Path(os.path.realpath(path)) for path in inputs if path):
         if source.is_dir() and source in (out, *out.parents, work, *work.parents):
@@ -59,10 +59,6 @@ def check_paths(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> No
         for flag, place in (("--out", out), ("--work", work)):
             if place in source.parents and source.name not in (TOKENIZER_NAME, SRC_TOKENIZER_NAME):
                 raise UserError(f"the input {source} lies inside {flag} {place}: move it out, or choose another place")
-
-
-def _product(folder: Path) -> str | None:
-    return kind_of(folder) or ("work folder" if has_stages(folder) else None)
 
 
 def check_text_files(paths: Mapping[str, Path], overwrite: bool) -> None:
@@ -157,7 +153,11 @@ def open_output(out: Path, progress: Progress) -> Iterator[Path]:
     make_folder(out.parent)
     with hold(folder, f"another build is writing {out}; wait for it, or choose another --out"):
         try:
-            _recover(out, progress)
+            if (old := _replaced(out)).is_dir() and not out.exists():
+                old.rename(out)
+                sync(out.parent)
+                progress.note(f"{out} is restored: a build that was replacing it was killed")
+            _remove_corpus(old)
             _remove_corpus(unfinished)
             yield unfinished
         finally:
@@ -183,15 +183,6 @@ def install(unfinished: Path, out: Path, overwrite: bool) -> None:
         out.rmdir()
     unfinished.rename(out)
     sync(out.parent)
-    _remove_corpus(old)
-
-
-def _recover(out: Path, progress: Progress) -> None:
-    old = _replaced(out)
-    if old.is_dir() and not out.exists():
-        old.rename(out)
-        sync(out.parent)
-        progress.note(f"{out} is restored: a build that was replacing it was killed")
     _remove_corpus(old)
 
 

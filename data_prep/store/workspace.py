@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, cast
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from data_prep.recipe.options import Options
-from data_prep.store.chunks import CHUNKS, KEY_NAME, AnyReport, Report, is_chunk_folder, is_chunk_root
+from data_prep.store.chunks import CHUNK_NAMES, CHUNKS, KEY_NAME, ROOT_NAMES, AnyReport, Report
 from data_prep.store.chunks import RECORD_NAME as CHUNK_RECORD
 from data_prep.store.folders import FULL_ADVICE, LOCK_NAME, hold, list_names
 from data_prep.workers import Workers
@@ -60,9 +60,9 @@ class StageFiles:
             case [name]:
                 return name == CHUNKS if folder else name in (_RECORD_NAME, KEY_NAME, *self.results)
             case [_, root]:
-                return folder and is_chunk_root(root)
+                return folder and ROOT_NAMES.fullmatch(root) is not None
             case [_, _, name]:
-                return is_chunk_folder(name) if folder else name in self.beside_chunks
+                return CHUNK_NAMES.fullmatch(name) is not None if folder else name in self.beside_chunks
             case [_, _, _, name]:
                 return not folder and name in (CHUNK_RECORD, *self.in_chunk)
         return False
@@ -358,11 +358,16 @@ def check_workspace(folder: Path, after: type[Stage] | None = None) -> None:
         raise UserError(f"--work {folder} does not exist: {filled}")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--work {folder} is not a folder: {filled or 'name a new or an empty one'}")
-    if folder.is_dir() and not is_workspace(folder) and (entries := _names(folder)):
-        raise UserError(
-            f"--work {folder} is not a work folder but holds {list_names(entries)}: "
-            f"{filled or 'choose a new or an empty one'}"
-        )
+    if folder.is_dir() and not is_workspace(folder):
+        try:
+            entries = sorted(entry.name for entry in folder.iterdir())
+        except OSError as error:
+            raise UserError(f"cannot read {folder}: {error.strerror}; choose another folder") from None
+        if entries:
+            raise UserError(
+                f"--work {folder} is not a work folder but holds {list_names(entries)}: "
+                f"{filled or 'choose a new or an empty one'}"
+            )
 
 
 def is_workspace(folder: Path) -> bool:
@@ -381,13 +386,6 @@ def has_stages(folder: Path) -> bool:
     """Tell whether ``folder`` is a work folder with a stage, finished or not."""
     found = (path for pattern in (f"*/{_RECORD_NAME}", f"*.partial/{KEY_NAME}") for path in folder.glob(pattern))
     return is_workspace(folder) and any(found)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except OSError as error:
-        raise UserError(f"cannot read {folder}: {error.strerror}; choose another folder") from None
 
 
 def _refuse_foreign(folder: Path, files: StageFiles) -> None:

@@ -188,6 +188,7 @@ def _iter_bad_literals(fragment: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _iter_bad_values(fragment: Mapping[str, Any]) -> Iterator[Problem]:
+    """Values that DeepSpeed would take; the first problem of each counts."""
     for path, value in iter_values(fragment):
         name, top = ".".join(path), path[0]
         section = fragment[top]
@@ -207,22 +208,16 @@ def _iter_bad_values(fragment: Mapping[str, Any]) -> Iterator[Problem]:
                 "gradient is checked; remove it, and choose what the model computes in with one of fp32, bf16, fp16",
                 "no effect here",
             )
-        else:
-            yield from _iter_bad_settings(path, value)
-
-
-def _iter_bad_settings(path: tuple[str, ...], value: Any) -> Iterator[Problem]:
-    name = ".".join(path)
-    for fixed, (usable, effect) in FIXED_VALUES.items():
-        if f"{name}.".startswith(f"{fixed}.") and (name != fixed or value != usable):
-            text = f" sets {name} to {shown(json.dumps(value), quote=False)}: {effect}; remove it"
-            yield Problem(path, text, effect)
-    for old, new in DEPRECATED_NAMES.items():
-        if f"{name}.".startswith(f"{old}."):
-            text = f" states {old!r}, a deprecated name: write {new!r}"
-            yield Problem(tuple(old.split(".")), text, f"its name is {new} now")
-    if value == "auto":
-        yield Problem(path, f': {name} is "auto", which DeepSpeed replaces silently: write a value', '"auto"')
+        for fixed, (usable, effect) in FIXED_VALUES.items():
+            if f"{name}.".startswith(f"{fixed}.") and (name != fixed or value != usable):
+                text = f" sets {name} to {shown(json.dumps(value), quote=False)}: {effect}; remove it"
+                yield Problem(path, text, effect)
+        for old, new in DEPRECATED_NAMES.items():
+            if f"{name}.".startswith(f"{old}."):
+                text = f" states {old!r}, a deprecated name: write {new!r}"
+                yield Problem(tuple(old.split(".")), text, f"its name is {new} now")
+        if value == "auto":
+            yield Problem(path, f': {name} is "auto", which DeepSpeed replaces silently: write a value', '"auto"')
 
 
 def _iter_bad_keys(fragment: Mapping[str, Any]) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple, TypeGuard
 
@@ -43,8 +43,7 @@ def convert(content: Mapping[str, Any]) -> Conversion:
     settings: dict[str, Any] = {}
     notes: list[str] = []
     for key in [key for key in fragment if key in OWNED]:
-        convert_key = _CONVERSIONS.get(key, _drop_checkpoint)
-        for name, value in convert_key(fragment.pop(key)):
+        for name, value in _convert_owned(key, fragment.pop(key)):
             if name is None:
                 notes.append(f"{key}: {value}")
             else:
@@ -55,11 +54,38 @@ def convert(content: Mapping[str, Any]) -> Conversion:
             _remove(fragment, problem.path)
             notes.append(f"{'.'.join(problem.path)} is left out: {problem.reason}")
     notes += _resolve(fragment)
-    notes += _missing(fragment)
+    if "stage" not in fragment.get("zero_optimization", {}):
+        notes.append("it states no ZeRO stage: name one of zero0, zero1, zero2, zero3 beside it")
+    if not any("enabled" in fragment.get(name, {}) for name in ("bf16", "fp16")):
+        notes.append("it states no precision: name one of fp32, bf16, fp16 beside it")
     return Conversion(fragment, [f"{name}={_yaml(value)}" for name, value in settings.items()], notes)
 
 
 Said = Iterator[tuple[str | None, Any]]
+
+
+def _convert_owned(key: str, value: Any) -> Said:
+    """What becomes of a key that the experiment decides: settings by name, and notes, which have no name."""
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    match key:
+        case "optimizer":
+            yield from _convert_optimizer(value)
+        case "scheduler":
+            yield from _convert_scheduler(value)
+        case "gradient_clipping" if _is_number(value):
+            yield "optimizer.clip_norm", float(value)
+        case "gradient_clipping":
+            yield None, f"{value!r}: the preset's optimizer.clip_norm applies; Hugging Face's Trainer would clip at 1.0"
+        case "steps_per_print":
+            if is_count and value > 0:
+                yield "training.log_every", value
+        case "train_batch_size" | "train_micro_batch_size_per_gpu":
+            yield None, f"{value}: an update is measured in tokens (batch.src_tokens, batch.tgt_tokens), not in samples"
+        case "gradient_accumulation_steps":
+            number = value if is_count else "N"
+            yield None, f"{value}: set batch.micro_batches to {number} times the number of processes"
+        case _:
+            yield None, "left out: the section checkpoint of the preset says when checkpoints are written"
 
 
 def _convert_optimizer(section: Any) -> Said:
@@ -115,44 +141,6 @@ def _convert_scheduler(section: Any) -> Said:
         yield None, f'{", ".join(automatic)} "auto": the preset\'s values apply'
 
 
-def _convert_clipping(value: Any) -> Said:
-    if _is_number(value):
-        yield "optimizer.clip_norm", float(value)
-    else:
-        yield None, f"{value!r}: the preset's optimizer.clip_norm applies; Hugging Face's Trainer would clip at 1.0"
-
-
-def _convert_log_interval(value: Any) -> Said:
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        yield "training.log_every", value
-
-
-def _convert_batch(value: Any) -> Said:
-    yield None, f"{value}: an update is measured in tokens (batch.src_tokens, batch.tgt_tokens), not in samples"
-
-
-def _convert_accumulation(value: Any) -> Said:
-    number = value if isinstance(value, int) and not isinstance(value, bool) else "N"
-    yield None, f"{value}: set batch.micro_batches to {number} times the number of processes"
-
-
-def _drop_checkpoint(value: Any) -> Said:
-    del value
-    yield None, "left out: the section checkpoint of the preset says when checkpoints are written"
-
-
-_CONVERSIONS: dict[str, Callable[[Any], Said]] = {
-    "optimizer": _convert_optimizer,
-    "scheduler": _convert_scheduler,
-    "gradient_clipping": _convert_clipping,
-    "steps_per_print": _convert_log_interval,
-    "train_batch_size": _convert_batch,
-    "train_micro_batch_size_per_gpu": _convert_batch,
-    "gradient_accumulation_steps": _convert_accumulation,
-    "checkpoint": _drop_checkpoint,
-}
-
-
 def _parts(section: Any) -> tuple[str, dict[str, Any]]:
     """The type and the parameters of an optimizer or scheduler."""
     if not isinstance(section, Mapping):
@@ -206,14 +194,6 @@ def _remove(fragment: dict[str, Any], path: tuple[str, ...]) -> None:
     for node, section in zip(reversed(nodes[:-1]), reversed(sections), strict=True):
         if not node[section]:
             del node[section]
-
-
-def _missing(fragment: Mapping[str, Any]) -> Iterator[str]:
-    """What a run needs besides the fragment."""
-    if "stage" not in fragment.get("zero_optimization", {}):
-        yield "it states no ZeRO stage: name one of zero0, zero1, zero2, zero3 beside it"
-    if not any("enabled" in fragment.get(name, {}) for name in ("bf16", "fp16")):
-        yield "it states no precision: name one of fp32, bf16, fp16 beside it"
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -175,23 +175,19 @@ def _check_merged(merged: Mapping[str, Any], names: Sequence[str]) -> None:
         raise ConfigError(f"{fragments} state no precision: add one of fp32, bf16, fp16, auto_precision")
     if _is_enabled(merged, "bf16") and _is_enabled(merged, "fp16"):
         raise ConfigError(f"{fragments} enable both bf16 and fp16: choose one")
+    zero = merged["zero_optimization"]
     for part, min_stage in OFFLOAD_STAGES.items():
-        _check_offload(merged["zero_optimization"], part, min_stage, fragments)
-
-
-def _check_offload(zero: Mapping[str, Any], part: str, min_stage: int, fragments: str) -> None:
-    section = zero.get(part, {})
-    device = section.get("device", "none")
-    if device == "nvme":
-        raise ConfigError(
-            f"{fragments} set {part} to nvme, but checkpoints do not include files on NVMe: write "
-            f'zero_optimization.{part}.device "cpu"'
-        )
-    if device == "cpu" and zero["stage"] < min_stage:
-        raise ConfigError(
-            f"{fragments} set {part} to cpu at ZeRO stage {zero['stage']}, "
-            f"which needs stage {'3' if min_stage == 3 else '1, 2 or 3'}: choose that stage, or remove {part}"
-        )
+        device = zero.get(part, {}).get("device", "none")
+        if device == "nvme":
+            raise ConfigError(
+                f"{fragments} set {part} to nvme, but checkpoints do not include files on NVMe: write "
+                f'zero_optimization.{part}.device "cpu"'
+            )
+        if device == "cpu" and zero["stage"] < min_stage:
+            raise ConfigError(
+                f"{fragments} set {part} to cpu at ZeRO stage {zero['stage']}, "
+                f"which needs stage {'3' if min_stage == 3 else '1, 2 or 3'}: choose that stage, or remove {part}"
+            )
 
 
 def _add_value(

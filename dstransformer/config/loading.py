@@ -148,14 +148,11 @@ def _resolve(preset: str, children: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def _check_complete(tree: Mapping[str, Any], preset: str) -> None:
     base = _base()
-    not_sections = [
-        name for name, value in tree.items() if isinstance(base.get(name), dict) and not isinstance(value, dict)
-    ]
-    if not_sections:
-        name = not_sections[0]
-        raise ConfigError(
-            f"preset {shown(preset)}: {name} = {shown(tree[name])}: it is a section, write its keys below it"
-        )
+    for name, value in tree.items():
+        if isinstance(base.get(name), dict) and not isinstance(value, dict):
+            raise ConfigError(
+                f"preset {shown(preset)}: {name} = {shown(value)}: it is a section, write its keys below it"
+            )
     missing = sorted(_keys(base) - _keys(tree))
     if missing:
         raise ConfigError(
@@ -285,18 +282,16 @@ def _describe_error(detail: Mapping[str, Any]) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "list_type":
         message = "write a list, such as [zero1, bf16]" if where.endswith("deepspeed") else "write a list, [ … ]"
-    if detail["type"] in ("int_type", "int_from_float") and _is_whole(detail["input"]):
-        message = f"write it as an integer, {int(detail['input'])}"
+    if detail["type"] in ("int_type", "int_from_float"):
+        given = detail["input"]
+        if isinstance(given, float) and given.is_integer() and abs(given) < 1e15:
+            message = f"write it as an integer, {int(given)}"
     bound = _BOUNDS.get(detail["type"])
     if bound is not None:
         message = bound.format(**detail["ctx"])
     if isinstance(detail["input"], dict) and detail["type"] == "value_error":  # a check across a section's values
         return f"{where}: {message}" if where else message
     return f"{where} = {shown(detail['input'])}: {message[0].lower()}{message[1:]}"
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, float) and value.is_integer() and abs(value) < 1e15
 
 
 def _elsewhere(key: str) -> list[str]:

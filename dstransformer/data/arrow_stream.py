@@ -43,8 +43,11 @@ def check_batches(file: pa.NativeFile, max_bytes: int) -> None:
         except StopIteration:
             return
         if message.type == "record batch":
+            # Where the table of the batch begins, as FlatBuffers writes it. Arrow has verified that offsets are inside.
             header = memoryview(message.metadata)
-            batch = _batch(header)
+            root = int.from_bytes(header[:4], "little")
+            slot = root + _offset(header, root, _HEADER)
+            batch = slot + int.from_bytes(header[slot : slot + 4], "little")
             if _offset(header, batch, _COMPRESSION):
                 if not max_bytes:
                     raise pa.ArrowInvalid("its columns are compressed")
@@ -52,16 +55,6 @@ def check_batches(file: pa.NativeFile, max_bytes: int) -> None:
                     raise pa.ArrowInvalid(f"a batch states {stated:,} bytes, more than {max_bytes:,}")
         elif message.type != "schema":
             raise pa.ArrowInvalid(f"it holds a {message.type}")
-
-
-def _batch(message: memoryview) -> int:
-    """Where the table of a record batch begins in its message, as FlatBuffers writes it.
-
-    Arrow has verified that all offsets are inside.
-    """
-    root = int.from_bytes(message[:4], "little")
-    slot = root + _offset(message, root, _HEADER)
-    return slot + int.from_bytes(message[slot : slot + 4], "little")
 
 
 def _stated_bytes(message: memoryview, batch: int, body: pa.Buffer | None) -> int:

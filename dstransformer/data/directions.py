@@ -119,19 +119,15 @@ class Tags:
                 raise UserError(
                     f"sentence {number}: the model has no tag {shown(word)}; it has {', '.join(self._known)}"
                 )
-            begins.append(self._missing(number) if sentence.strip() else "")
+            if sentence.strip() and self._chosen is None and self._are_needed:
+                raise UserError(
+                    f"sentence {number} begins with no tag, and the model translates into several languages: name one "
+                    f"with {self._option}, or begin each sentence with one of {', '.join(self._known)}"
+                )
+            tag = self._chosen.tag if sentence.strip() and self._chosen else None
+            begins.append(f"{tag} " if tag else "")
             texts.append(sentence)
         return begins, texts
-
-    def _missing(self, number: int) -> str:
-        if self._chosen is not None:
-            return f"{self._chosen.tag} " if self._chosen.tag else ""
-        if self._are_needed:
-            raise UserError(
-                f"sentence {number} begins with no tag, and the model translates into several languages: name one with "
-                f"{self._option}, or begin each sentence with one of {', '.join(self._known)}"
-            )
-        return ""
 
 
 def build_tags(

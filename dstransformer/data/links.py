@@ -70,19 +70,14 @@ class LinkReader:
         src_pieces, tgt_pieces, sentences = _link_pieces(links, sentences, *sides)
         return _pack_links(src_pieces, tgt_pieces, sentences, pairs[1], pairs[3])
 
-    def _words(self, pairs: Pairs) -> tuple[_Words, _Words]:
-        src, tgt = (
-            _find_words(borders, ids, lengths)
-            for borders, ids, lengths in zip(self._borders, pairs[::2], pairs[1::2], strict=True)
-        )
-        return src, tgt
-
-
-def _find_words(borders: WordBorders, ids: Int32, lengths: Lengths) -> _Words:
-    begins = np.flatnonzero(borders.begins(ids, lengths))
-    ends = np.cumsum(lengths, dtype=np.int64)
-    counts = np.searchsorted(begins, ends) - np.searchsorted(begins, ends - lengths)
-    return _Words(np.append(begins, len(ids)), counts)
+    def _words(self, pairs: Pairs) -> list[_Words]:
+        sides = []
+        for borders, ids, lengths in zip(self._borders, pairs[::2], pairs[1::2], strict=True):
+            begins = np.flatnonzero(borders.begins(ids, lengths))
+            ends = np.cumsum(lengths, dtype=np.int64)
+            counts = np.searchsorted(begins, ends) - np.searchsorted(begins, ends - lengths)
+            sides.append(_Words(np.append(begins, len(ids)), counts))
+        return sides
 
 
 def _link_pieces(links: Int32, sentences: Int64, src: _Words, tgt: _Words) -> tuple[Int64, Int64, Int64]:

@@ -61,10 +61,6 @@ class LengthStats(_Section):
     mean: FiniteFloat
     max: NonNegativeInt
 
-    def fits(self, pairs: int, tokens: int) -> bool:
-        """Tell whether ``pairs`` sentences with ``tokens`` tokens in total can have these lengths."""
-        return self.min <= self.mean <= self.max and pairs * self.min <= tokens <= pairs * self.max
-
 
 class SplitInfo(_Section):
     """A split's size. ``has_text`` tells whether it also holds the raw text, for BLEU.
@@ -100,7 +96,8 @@ class SplitInfo(_Section):
             lengths, tokens = getattr(self, f"{side}_lengths"), getattr(self, f"{side}_tokens")
             if getattr(self, f"{side}_unknown") > tokens:
                 raise ValueError(f"{side}_unknown is more than the {tokens} tokens")
-            if not lengths.fits(self.pairs, tokens):
+            least, most = self.pairs * lengths.min, self.pairs * lengths.max
+            if not (lengths.min <= lengths.mean <= lengths.max and least <= tokens <= most):
                 raise ValueError(f"{side}_lengths cannot be those of {self.pairs} sentences with {tokens} tokens")
         return self
 
@@ -167,10 +164,6 @@ class WordCounts(_Section):
     src: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MAX_WORDS + 1)]
     tgt: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MAX_WORDS + 1)]
 
-    def counts(self, pairs: int) -> bool:
-        """Whether each side counts ``pairs`` sentences."""
-        return sum(self.src) == sum(self.tgt) == pairs
-
 
 class CleaningReport(_Section):
     """Training pairs read, kept, and dropped by each rule; ``read == kept + sum(dropped.values())``.
@@ -191,7 +184,7 @@ class CleaningReport(_Section):
         if self.read != self.kept + sum(self.dropped.values()):
             raise ValueError(f"read is {self.read}, but kept and dropped do not add up to it")
         for name, words, pairs in (("before", self.before, self.read), ("after", self.after, self.kept)):
-            if words is not None and not words.counts(pairs):
+            if words is not None and not sum(words.src) == sum(words.tgt) == pairs:
                 raise ValueError(f"the sentences that {name} counts do not add up to {pairs} pairs")
         return self
 
@@ -250,11 +243,20 @@ class Manifest(_Section):
             )
         if len({part.name for part in self.parts}) != len(self.parts):
             raise ValueError("parts names a source twice")
-        self._check_parts()
         _ = self.form
         for name, overlap in (self.overlap or {}).items():
             if name not in self.splits or overlap.sentences > self.splits[name].pairs:
                 raise ValueError(f"overlap.{name} names an unknown split or counts more pairs than the split has")
+        return self
+
+    @model_validator(mode="after")
+    def _dropped_of_parts_add_up(self) -> Self:
+        dropped = [part.dropped for part in self.parts if part.dropped is not None]
+        rules = self.cleaning.dropped.keys() | {rule for counts in dropped for rule in counts}
+        for rule in sorted(rules) if dropped and len(dropped) == len(self.parts) else ():
+            whole, found = self.cleaning.dropped.get(rule, 0), sum(counts.get(rule, 0) for counts in dropped)
+            if whole != found:
+                raise ValueError(f"cleaning.dropped.{rule} is {whole}, but those of the parts add up to {found}")
         return self
 
     @property
@@ -270,16 +272,6 @@ class Manifest(_Section):
         ]
         return tuple(dict.fromkeys(found)) if len({direction.name for direction in found}) > 1 else ()
 
-    def _check_parts(self) -> None:
-        """Check that the pairs dropped from the parts add up to those that cleaning dropped."""
-        dropped = [part.dropped for part in self.parts if part.dropped is not None]
-        if not self.parts or len(dropped) < len(self.parts):
-            return
-        for rule in sorted(self.cleaning.dropped.keys() | {rule for counts in dropped for rule in counts}):
-            whole, found = self.cleaning.dropped.get(rule, 0), sum(counts.get(rule, 0) for counts in dropped)
-            if whole != found:
-                raise ValueError(f"cleaning.dropped.{rule} is {whole}, but those of the parts add up to {found}")
-
     @classmethod
     def load(cls, folder: Path) -> "Manifest":
         """Read ``folder/manifest.json`` of this or an older format.
@@ -288,11 +280,11 @@ class Manifest(_Section):
             DataError: The folder is not a corpus, the file is missing or damaged, or the format is newer.
         """
         check_kind(folder, "corpus", _advice(folder))
-
-        def build(record: dict[str, Any]) -> Manifest:
-            return cls.model_validate_json(json.dumps(record), strict=True)
-
-        return read_record(folder / MANIFEST_NAME, build, advice="restore it or build the corpus again")
+        return read_record(
+            folder / MANIFEST_NAME,
+            lambda record: cls.model_validate_json(json.dumps(record), strict=True),
+            advice="restore it or build the corpus again",
+        )
 
     @property
     def languages(self) -> str:

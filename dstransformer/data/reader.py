@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
@@ -173,7 +173,9 @@ class Split:
                     raise _damaged(path, f"{name} holds ids outside of the vocabulary of {pieces} pieces")
         for name, columns in (("src", self._src), ("tgt", self._tgt)):
             stats, stated = getattr(self.info, f"{name}_lengths"), getattr(self.info, f"{name}_tokens")
-            lowest, highest, tokens = _length_figures(columns)
+            lengths = [np.diff(column.offsets) for column in columns]
+            lowest, highest = min(int(one.min()) for one in lengths), max(int(one.max()) for one in lengths)
+            tokens = sum(int(one.sum(dtype=np.int64)) for one in lengths)
             if (lowest, highest, tokens) != (stats.min, stats.max, stated):
                 manifest = self.folder.parent / MANIFEST_NAME
                 raise _damaged(
@@ -234,13 +236,17 @@ class Split:
         if begins.size and (begins.min() < 0 or ends.max() > len(self) or (begins > ends).any()):
             raise IndexError(f"pairs {begins.min()} to {ends.max()} requested from a split of {len(self)} pairs")
         src, tgt = (np.empty(int((ends - begins).sum()), dtype=np.int32) for _ in range(2))
-        place = 0
-        for shard, first, end in _cut_at_shards(begins.tolist(), ends.tolist(), self._ends.tolist()):
-            filled = slice(place, place + end - first)
-            for column, out in ((self._src[shard], src), (self._tgt[shard], tgt)):
-                offsets = column.offsets[first : end + 1]
-                np.subtract(offsets[1:], offsets[:-1], out=out[filled])
-            place = filled.stop
+        place, borders = 0, [0, *self._ends.tolist()]
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            first = begin
+            while first < end:  # the part of the range in the next shard
+                shard = bisect_right(borders, first) - 1
+                before, stop = borders[shard], min(end, borders[shard + 1])
+                filled = slice(place, place + stop - first)
+                for column, out in ((self._src[shard], src), (self._tgt[shard], tgt)):
+                    offsets = column.offsets[first - before : stop - before + 1]
+                    np.subtract(offsets[1:], offsets[:-1], out=out[filled])
+                place, first = filled.stop, stop
         return src, tgt
 
     def gather(self, indices: npt.NDArray[Any]) -> tuple[Int32, Int32, Int32, Int32]:
@@ -278,7 +284,14 @@ class Split:
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"pairs {rows.min()} to {rows.max()} requested from a split of {len(self)} pairs")
         shard_of = np.searchsorted(self._ends, rows, side="right")
-        return list(_group(shard_of, rows, self._ends)), rows.size
+        by_shard = np.argsort(shard_of, kind="stable")
+        borders = np.flatnonzero(np.diff(shard_of[by_shard])) + 1
+        groups = []
+        for places in np.split(by_shard, borders) if rows.size else ():
+            number = int(shard_of[places[0]])
+            first = int(self._ends[number - 1]) if number else 0
+            groups.append((number, places, rows[places] - first))
+        return groups, rows.size
 
     @cached_property
     def text_digest(self) -> str:
@@ -320,42 +333,11 @@ class _Ragged:
         self.values: npt.NDArray[Any] = chunk.values.to_numpy(zero_copy_only=True)
 
 
-def _length_figures(columns: Iterable[_Ragged]) -> tuple[int, int, int]:
-    """The lengths of the shortest and the longest sentence, and the sum of all."""
-    lengths = (np.diff(column.offsets) for column in columns)
-    figures = [(int(side.min()), int(side.max()), int(side.sum(dtype=np.int64))) for side in lengths]
-    lowest, highest, tokens = zip(*figures, strict=True)
-    return min(lowest), max(highest), sum(tokens)
-
-
-def _cut_at_shards(
-    begins: Iterable[int], ends: Iterable[int], borders: Sequence[int]
-) -> Iterator[tuple[int, int, int]]:
-    """The shard of each part of these ranges, its first row there, and the row after its last."""
-    for begin, end in zip(begins, ends, strict=True):
-        shard = bisect_right(borders, begin)
-        first = begin
-        while first < end:
-            before = borders[shard - 1] if shard else 0
-            stop = min(end, borders[shard])
-            yield shard, first - before, stop - before
-            first, shard = stop, shard + 1
-
-
 #: With this many rows of a shard or more, indexing all their tokens is faster than copying row by row.
 _MIN_INDEXED_ROWS = 32
 
 # A shard's number, the positions in the result that it fills, and its rows that go there.
 _Group = tuple[int, Int64, Int64]
-
-
-def _group(shard_of: Int64, rows: Int64, ends: Int64) -> Iterator[_Group]:
-    by_shard = np.argsort(shard_of, kind="stable")
-    borders = np.flatnonzero(np.diff(shard_of[by_shard])) + 1
-    for places in np.split(by_shard, borders) if rows.size else ():
-        number = int(shard_of[places[0]])
-        first = int(ends[number - 1]) if number else 0
-        yield number, places, rows[places] - first
 
 
 def _gather_column(shards: Sequence[_Ragged], groups: Sequence[_Group], size: int) -> tuple[Int32, Int32]:

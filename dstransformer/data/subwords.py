@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -216,14 +216,8 @@ def merge_characters(
     return [symbol for symbol in symbols if symbol], possible
 
 
-class _Last(NamedTuple):
-    """The pieces that the beginning of a word can end in: where each begins, its id, and the sum of the probabilities
-    up to it.
-    """
-
-    begins: list[int]
-    tokens: list[int]
-    sums: list[float]
+#: The pieces that the beginning of a word can end in: where each begins, its id, the sum of the probabilities up to it.
+_Last = tuple[list[int], list[int], list[float]]
 
 
 class UnigramSampling(SubwordSampling):
@@ -273,7 +267,7 @@ class UnigramSampling(SubwordSampling):
             return None
         text = "".join(self._text[token] for token in word)
         sums = [0.0] + [-math.inf] * len(text)  # logarithms
-        lattice = [_Last([], [], [])]
+        lattice: list[_Last] = [([], [], [])]
         for end in range(1, len(text) + 1):
             found = [
                 (begin, *self._scores[piece])
@@ -285,5 +279,5 @@ class UnigramSampling(SubwordSampling):
                 highest = max(weights)
                 sums[end] = highest + math.log(sum(math.exp(weight - highest) for weight in weights))
             shares = np.cumsum([math.exp(weight - sums[end]) for weight in weights]).tolist()
-            lattice.append(_Last([begin for begin, _, _ in found], [token for _, token, _ in found], shares))
+            lattice.append(([begin for begin, _, _ in found], [token for _, token, _ in found], shares))
         return lattice

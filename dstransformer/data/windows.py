@@ -8,9 +8,7 @@ any of them. Blocks are smaller than shards, so that a window samples every part
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -84,23 +82,6 @@ class Window:
         return self.firsts[block] + places - self.places[block]
 
 
-class Planner(Protocol):
-    """Plans epochs, window by window."""
-
-    def windows(self, epoch: int) -> int:
-        """Number of windows of an epoch."""
-
-    def pairs(self, epoch: int) -> int:
-        """Number of pairs of an epoch."""
-
-    def plan(self, epoch: int, window: int) -> Window:
-        """The updates of a window.
-
-        Raises:
-            DataError: An update would hold fewer pairs than micro-batches.
-        """
-
-
 def build_planner(split: Split, budget: Budget, seed: int, mixture: Mixture | None, window_pairs: int) -> Planner:
     """Build the planner of a training split.
 
@@ -169,7 +150,11 @@ class EpochPlanner:
         return len(self._lengths[0]) if self._mixture is None else len(self._mixture.rows(self._seed, epoch))
 
     def plan(self, epoch: int, window: int) -> Window:
-        """The updates of an epoch."""
+        """The updates of an epoch.
+
+        Raises:
+            DataError: An update would hold fewer pairs than micro-batches.
+        """
         del window
         rows = None if self._mixture is None else self._mixture.rows(self._seed, epoch)
         plan = plan_epoch(*self._lengths, self._seed, epoch, self._budget, rows)
@@ -197,8 +182,13 @@ class WindowPlanner:
         self._seed = seed
         self._window_pairs = window_pairs
         sizes = (len(split),) if mixture is None else mixture.sizes
-        self._borders = _cut_into_blocks(sizes, block_pairs)
         blocks = tuple(-(-size // block_pairs) for size in sizes)
+        # The first pair of each block and the end of the last; blocks of a source have the same size, or one pair less.
+        borders, begin = [np.zeros(1, dtype=np.int64)], 0
+        for size, count in zip(sizes, blocks, strict=True):
+            borders.append(begin + np.arange(1, count + 1) * size // max(count, 1))
+            begin += size
+        self._borders = np.concatenate(borders)
         self._mixture = Mixture(blocks, (0,), ((1.0,),)) if mixture is None else replace(mixture, sizes=blocks)
         for number, weights in enumerate(self._mixture.weights, 1):
             if not any(weight * size >= 1 for weight, size in zip(weights, blocks, strict=True)):
@@ -216,7 +206,11 @@ class WindowPlanner:
         return self._count_pairs(self._mixture.rows(self._seed, epoch))
 
     def plan(self, epoch: int, window: int) -> Window:
-        """The updates of a window."""
+        """The updates of a window.
+
+        Raises:
+            DataError: An update would hold fewer pairs than micro-batches.
+        """
         blocks = self._mixture.rows(self._seed, epoch)
         count = self._count_windows(blocks)
         shuffled = np.random.default_rng((self._seed, epoch, _STREAM)).permutation(blocks)
@@ -237,14 +231,8 @@ class WindowPlanner:
         return int((self._borders[blocks + 1] - self._borders[blocks]).sum())
 
 
-def _cut_into_blocks(sizes: tuple[int, ...], block_pairs: int) -> Indices:
-    """The first pair of each block and the end of the last; blocks of a source have the same size, or one pair less."""
-    borders, begin = [np.zeros(1, dtype=np.int64)], 0
-    for size in sizes:
-        blocks = -(-size // block_pairs)
-        borders.append(begin + np.arange(1, blocks + 1) * size // max(blocks, 1))
-        begin += size
-    return np.concatenate(borders)
+#: Plans epochs, window by window.
+Planner = EpochPlanner | WindowPlanner
 
 
 def check_split(split: Split, budget: Budget) -> None:
@@ -257,15 +245,10 @@ def check_split(split: Split, budget: Budget) -> None:
     least = budget.smallest
     if info.src_lengths.max < least.src_tokens and info.tgt_lengths.max < least.tgt_tokens:
         return
-    for first, lengths in _iter_lengths(split):
-        check_lengths(*lengths, budget, first)
-
-
-def _iter_lengths(split: Split) -> Iterator[tuple[int, tuple[Lengths, Lengths]]]:
-    """The training lengths of each shard, after the number of its first pair."""
     first = 0
     for shard in split.info.shards:
-        yield first, _read_lengths(split, np.array([first]), np.array([first + shard.rows]))
+        lengths = _read_lengths(split, np.array([first]), np.array([first + shard.rows]))
+        check_lengths(*lengths, budget, first)
         first += shard.rows
 
 

@@ -79,7 +79,19 @@ class SplitWriter:
             name = f"data-{number:05d}-of-{len(self._written):05d}.arrow"
             path.rename(self._folder / name)
             shards.append(Shard(name=name, rows=rows, sha256=sha256))
-        self._write_dataset_files(shards)
+        content = hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
+        info = {"citation": "", "description": "", "features": self._features, "homepage": "", "license": ""}
+        state: dict[str, Any] = {
+            "_data_files": [{"filename": shard.name} for shard in shards],
+            "_fingerprint": content[:16],
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": self._folder.name,
+        }
+        write_durably(self._folder / "dataset_info.json", json.dumps(info, indent=2) + "\n")
+        write_durably(self._folder / "state.json", json.dumps(state, indent=2) + "\n")
         sync(self._folder)
         src, tgt = self._lengths["src"], self._lengths["tgt"]
         return SplitInfo(
@@ -110,21 +122,6 @@ class SplitWriter:
             file.flush()
             os.fsync(file.fileno())
         self._written.append((path, rows, file_sha256(path)))
-
-    def _write_dataset_files(self, shards: list[Shard]) -> None:
-        content = hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
-        info = {"citation": "", "description": "", "features": self._features, "homepage": "", "license": ""}
-        state: dict[str, Any] = {
-            "_data_files": [{"filename": shard.name} for shard in shards],
-            "_fingerprint": content[:16],
-            "_format_columns": None,
-            "_format_kwargs": {},
-            "_format_type": None,
-            "_output_all_columns": False,
-            "_split": self._folder.name,
-        }
-        write_durably(self._folder / "dataset_info.json", json.dumps(info, indent=2) + "\n")
-        write_durably(self._folder / "state.json", json.dumps(state, indent=2) + "\n")
 
 
 def _id_type(vocab_size: int) -> str:

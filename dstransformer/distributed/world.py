@@ -63,8 +63,9 @@ def peer_errors() -> Iterator[None]:
         failures = dist.DistNetworkError | dist.DistStoreError | dist.DistBackendError
         if "gloo/" not in str(error) and not isinstance(error, failures):
             raise
+        reason = re.sub(r"^\[[^]]*\] *", "", _first_line(error)).partition(". ")[0]  # without the source location
         raise PeerError(
-            f"another process of the run has ended or does not respond; see its own message ({_backend_message(error)})"
+            f"another process of the run has ended or does not respond; see its own message ({reason})"
         ) from error
 
 
@@ -218,7 +219,12 @@ class World:
         Raises:
             DstError: The error, unchanged if every rank has one, else prefixed with the rank it came from.
         """
-        failures = [failure for failure in self.gather(self._describe(own)) if failure is not None]
+        described = None
+        if own is not None:
+            text = str(own) if isinstance(own, DstError) else f"{type(own).__name__}: {own}"
+            kind = type(own) if isinstance(own, DstError) else DstError
+            described = kind, text, f"rank {self.rank} on {platform.node()}"
+        failures = [failure for failure in self.gather(described) if failure is not None]
         if not failures:
             return
         if own is not None and not isinstance(own, DstError):
@@ -227,14 +233,6 @@ class World:
         error = kind(text if len(failures) == self.world_size else f"{origin}: {text}")
         error.shared = True
         raise error from own
-
-    def _describe(self, error: Exception | None) -> tuple[type[DstError], str, str] | None:
-        if error is None:
-            return None
-        origin = f"rank {self.rank} on {platform.node()}"
-        if isinstance(error, DstError):
-            return type(error), str(error), origin
-        return DstError, f"{type(error).__name__}: {error}", origin
 
 
 def join_world(
@@ -411,11 +409,6 @@ def _describe_join_failure(error: Exception, environment: Mapping[str, str]) -> 
         f"the {environment['WORLD_SIZE']} processes did not join at {host}:{port}: {_first_line(error)}; look for the "
         "one that failed, and check that every node can reach that address (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
     )
-
-
-def _backend_message(error: Exception) -> str:
-    """The first sentence of an error message of gloo or NCCL, without the source location."""
-    return re.sub(r"^\[[^]]*\] *", "", _first_line(error)).partition(". ")[0]
 
 
 def _first_line(error: Exception) -> str:
