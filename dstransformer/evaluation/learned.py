@@ -90,10 +90,12 @@ class LearnedMetric:
             self.name = "comet"
         else:
             self.name = _REFERENCE_FREE.get(facts["class"], "comet")
+        # The model is called by its folder, or by its repository in the hub's cache.
+        folder = self._model.parent.parent if self._model.parent.name == "checkpoints" else self._model
+        cached = next((one.name for one in folder.absolute().parents if one.name.startswith("models--")), None)
+        called = cached.rpartition("--")[2] if cached else folder.name
         scale = "" if option == "metricx" else "|scale:100"
-        self._signature = (
-            f"{self.name}:{_model_name(self._model)}|sha256:{digest[:16]}|version:{facts['version']}{scale}"
-        )
+        self._signature = f"{self.name}:{called}|sha256:{digest[:16]}|version:{facts['version']}{scale}"
 
     def score(
         self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
@@ -189,13 +191,6 @@ class LearnedMetric:
         lines = [line.strip() for line in self._log if line.strip()]
         last = f": {shown(lines[-1], quote=False, limit=200)}" if lines else ""
         return DstError(f"the process of --{self._option} ({self._python}) ended with status {status}{last}")
-
-
-def _model_name(model: Path) -> str:
-    """What a model is called: by its folder, or by its repository in the hub's cache."""
-    folder = model.parent.parent if model.parent.name == "checkpoints" else model
-    cached = next((one.name for one in folder.absolute().parents if one.name.startswith("models--")), None)
-    return cached.rpartition("--")[2] if cached else folder.name
 
 
 def _digest(model: Path) -> str:

@@ -220,7 +220,11 @@ def build_spec(bundle: Bundle, weights: Weights, positions: int) -> Any:
     if model.output_bias:
         decoder.projection.bias = _array(weights["output_bias"])
     for side, part, table in (("encoder", encoder, "src_input"), ("decoder", decoder, "tgt_input")):
-        part.position_encodings.encodings = _array(_positions(bundle, weights, table, positions))
+        if model.positions == "learned":
+            encodings = weights[f"{table}.positions.weight"]
+        else:
+            encodings = sinusoidal_table(positions, model.d_model, torch.float32, torch.device("cpu"), model.positions)
+        part.position_encodings.encodings = _array(encodings)
         if model.norm == "pre":
             _set_norm(part.layer_norm, affine(weights, f"{side}_norm"))
         for number, layer in enumerate(part.layer):
@@ -242,13 +246,6 @@ def head_width(model: ModelConfig) -> int:
     usual, rest = divmod(model.d_model, model.num_heads)
     widest = max(model.d_k, model.d_v)
     return usual if not rest and widest <= usual else widest
-
-
-def _positions(bundle: Bundle, weights: Weights, table: str, count: int) -> Tensor:
-    if bundle.model.positions == "learned":
-        return weights[f"{table}.positions.weight"]
-    kind = bundle.model.positions
-    return sinusoidal_table(count, bundle.model.d_model, torch.float32, torch.device("cpu"), kind)
 
 
 def _set_layer(layer: Any, weights: Weights, name: str, model: ModelConfig) -> None:

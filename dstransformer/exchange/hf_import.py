@@ -50,7 +50,6 @@ from dstransformer.exchange.vocabularies import (
     check_numbers,
     exact_vocabulary,
     order_vocabulary,
-    read_model,
 )
 from dstransformer.io.files import read_bounded, read_error
 from dstransformer.io.json_text import read_record
@@ -242,7 +241,8 @@ def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer,
     vocabularies = _open_vocabularies(folder, stated)
     try:
         models = [
-            read_model(read_bounded(folder / name, MAX_BYTES), folder / name) for name in (SOURCE_MODEL, TARGET_MODEL)
+            Tokenizer(read_bounded(path, MAX_BYTES), str(path)).proto()
+            for path in (folder / SOURCE_MODEL, folder / TARGET_MODEL)
         ]
     except OSError as error:
         raise read_error(folder, error) from None

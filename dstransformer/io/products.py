@@ -199,13 +199,7 @@ def _check_run_folder(run: Path) -> None:
         raise ConfigError(f"--run {run}: bundle in it holds {foreign[0]}, which a new bundle would replace: move it")
     if kind_of(run) == "run":
         check_kind(run, "run", "choose a new folder")
-    elif run.is_dir():
-        _check_is_empty(run)
-
-
-def _check_is_empty(run: Path) -> None:
-    others = sorted(path.name for path in run.iterdir() if not any(map(path.match, _IGNORED)))
-    if others:
+    elif run.is_dir() and (others := sorted(one.name for one in run.iterdir() if not any(map(one.match, _IGNORED)))):
         shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
         raise ConfigError(f"--run {run} is not a run folder and not empty ({shown}): choose a new or empty folder")
 

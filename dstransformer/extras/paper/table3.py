@@ -94,8 +94,12 @@ class TableRun:
                 for folder in ("presets", "logs"):
                     (self._out / folder).mkdir(exist_ok=True)
                 table = self.read()
-                if table.settings != self._settings:
-                    raise UserError(_describe_mismatch(self._out, table.settings, self._settings))
+                if (old := table.settings) != self._settings:
+                    name = next(name for name in {**old, **self._settings} if old.get(name) != self._settings.get(name))
+                    raise UserError(
+                        f"--out {self._out} holds a table with {name} = {old.get(name)}, not "
+                        f"{self._settings.get(name)}: give the same options to continue, or choose another folder"
+                    )
                 self._write(table)
                 for name, tree in presets.items():
                     replace_file(self._preset(name), yaml.safe_dump(tree, sort_keys=False))
@@ -310,14 +314,6 @@ def _settings(request: TableRequest, base: Config, corpus: Corpus) -> dict[str, 
         "vocab_size": corpus.tokenizer.vocab_size,
         "corpus_digest": manifest_digest(corpus.manifest),
     }
-
-
-def _describe_mismatch(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    name = next(name for name in {**old, **new} if old.get(name) != new.get(name))
-    return (
-        f"--out {out} holds a table with {name} = {old.get(name)}, not {new.get(name)}: give the same options to "
-        "continue, or choose another folder"
-    )
 
 
 def _check_out(out: Path) -> None:

@@ -157,7 +157,12 @@ def reproduce(request: Request, say: Say) -> Report | None:
         DstError: The training failed or was stopped.
     """
     record = records.read(request.recorded)
-    bundle = _recorded_bundle(request) if request.evaluate_only else None
+    bundle = None
+    if request.evaluate_only:
+        if request.recorded.is_file():
+            raise UserError(f"--evaluate-only: {request.recorded} holds no weights; name the run or the bundle")
+        bundle = open_bundle(request.recorded)
+        bundle.verify_weights()
     processes = _processes(request, record)
     parent = None if bundle is not None else _parent(request, record)
     _check_out(request.out, record)
@@ -166,8 +171,10 @@ def reproduce(request: Request, say: Say) -> Report | None:
         is_finished = bundle is None and _is_finished(request.run, record)
         here = describe_environment(world, processes, threads)
         changed = differences(record.provenance, records.read(request.run).provenance if is_finished else here)
-        for line in describe_differences(changed):
-            say(line)
+        if not changed:
+            say("differs   nothing: all figures must be equal")
+        for name, (recorded, now) in changed.items():
+            say(f"differs   {name}: recorded {recorded}, here {now}")
         found = find_corpus(record, request.corpus, request.out / "corpus")
         if found is None:
             _claim(request.out, record)
@@ -184,23 +191,6 @@ def reproduce(request: Request, say: Say) -> Report | None:
                 return None
             _train(request, arguments, processes, threads, say)
         return _compare_training(record, request.run, found, world)
-
-
-def describe_differences(changed: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Lines that say what differs."""
-    if not changed:
-        yield "differs   nothing: all figures must be equal"
-    for name, (recorded, here) in changed.items():
-        yield f"differs   {name}: recorded {recorded}, here {here}"
-
-
-def _recorded_bundle(request: Request) -> Bundle:
-    """The bundle of the record, whose weights are evaluated again."""
-    if request.recorded.is_file():
-        raise UserError(f"--evaluate-only: {request.recorded} holds no weights; name the run or the bundle")
-    bundle = open_bundle(request.recorded)
-    bundle.verify_weights()
-    return bundle
 
 
 def _processes(request: Request, record: Record) -> int:

@@ -349,21 +349,15 @@ def _join_parts(
 
 def _check_characters(texts: Sequence[str], sentences: int) -> None:
     for index, text in enumerate(texts):
-        if not _is_text(text):
-            raise RefusedError(422, f"{_label(index, sentences)} has half a surrogate pair, which is no character")
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # JSON can spell halves of surrogate pairs, which UTF-8 cannot
+            label = _label(index, sentences)
+            raise RefusedError(422, f"{label} has half a surrogate pair, which is no character") from None
 
 
 def _label(index: int, sentences: int) -> str:
     return f"sentence {index + 1}" if index < sentences else "a prefix"
-
-
-def _is_text(text: str) -> bool:
-    """JSON can spell halves of surrogate pairs, which UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _describe_all(
@@ -394,7 +388,11 @@ def _finish(candidate: Candidate, source: MarkedText, added: int, request: Trans
 
 def _describe(candidates: Sequence[Candidate], n_best: int | None) -> dict[str, Any]:
     """The answer for one sentence."""
-    best, *_ = described = [_describe_one(each) for each in candidates]
+    described = []
+    for each in candidates:
+        links = {} if each.alignment is None else {"alignment": each.alignment}
+        described.append({"text": each.text, "score": each.score, "log_probability": each.log_probability, **links})
+    best = described[0]
     if n_best is None:
         return {name: value for name, value in best.items() if name in ("text", "alignment")}
     return {name: value for name, value in best.items() if name != "log_probability"} | {"n_best": described}
@@ -405,11 +403,6 @@ def _describe_empty(source: MarkedText, request: TranslateRequest) -> dict[str, 
     text = place_tags(source, "", ()) if request.markup else ""
     links: dict[str, Any] = {"alignment": []} if request.alignments else {}
     return {"text": text, **links} | ({} if request.n_best is None else {"n_best": []})
-
-
-def _describe_one(candidate: Candidate) -> dict[str, Any]:
-    scores = {"text": candidate.text, "score": candidate.score, "log_probability": candidate.log_probability}
-    return scores if candidate.alignment is None else {**scores, "alignment": candidate.alignment}
 
 
 def _name(bundle: Path) -> str:
