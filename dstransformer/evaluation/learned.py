@@ -142,9 +142,13 @@ class LearnedMetric:
         if (program := shutil.which(self._python)) is None:
             package = _PACKAGES[self._option]
             raise UserError(f"--metric-python {self._python} is not a program: name the Python that has {package}")
+        # The variables PYTHON… are for the Python of this process.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        if self._on_cpu:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         self._process = subprocess.Popen(
             [program, "-I", str(SCRIPT), self._option, str(self._model.absolute())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=_environment(self._on_cpu),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment,
         )  # fmt: skip
         try:
             facts = self._read(self._process)
@@ -206,9 +210,3 @@ def _digest(model: Path) -> str:
         return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
     except OSError as error:
         raise read_error(model, error) from None
-
-
-def _environment(on_cpu: bool) -> dict[str, str]:
-    """The environment without ``PYTHON…`` variables, which are for the Python of this process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | ({"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {})

@@ -21,10 +21,11 @@ from dstransformer.data.plan import plan_batches
 from dstransformer.data.windows import training_lengths
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import DataError
-from dstransformer.evaluation.bleu import compound_split_bleu, is_german
+from dstransformer.evaluation.bleu import compound_split_bleu
 from dstransformer.evaluation.result import Evaluation, Sample, Score
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.testset import TestSet
+from dstransformer.io.languages import language as known
 from dstransformer.model import DTYPES, Bundle, Transformer
 from dstransformer.model.cost import meta_device
 from dstransformer.model.ops import int8_values
@@ -57,7 +58,8 @@ def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evalu
         split: What was evaluated.
         language: Code of the target language.
     """
-    if not is_german(language) or evaluation.paper_bleu is not None or split.directions:
+    is_german = (known(language).tag or "").partition("-")[0] == "de"  # or deu, de_AT
+    if not is_german or evaluation.paper_bleu is not None or split.directions:
         return evaluation
     count = evaluation.sentences
     found = compound_split_bleu(evaluation.translations, split.tgt_texts()[:count], language)

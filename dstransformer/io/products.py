@@ -199,7 +199,13 @@ def _check_run_folder(run: Path) -> None:
         raise ConfigError(f"--run {run}: bundle in it holds {foreign[0]}, which a new bundle would replace: move it")
     if kind_of(run) == "run":
         check_kind(run, "run", "choose a new folder")
-    elif run.is_dir() and (others := sorted(one.name for one in run.iterdir() if not any(map(one.match, _IGNORED)))):
+    elif run.is_dir():
+        _check_is_empty(run)
+
+
+def _check_is_empty(run: Path) -> None:
+    others = sorted(path.name for path in run.iterdir() if not any(map(path.match, _IGNORED)))
+    if others:
         shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
         raise ConfigError(f"--run {run} is not a run folder and not empty ({shown}): choose a new or empty folder")
 
@@ -237,7 +243,13 @@ def check_output_folder(
         StorageError: The folder cannot be read.
     """
     with storage_errors(out):
-        _check_place(out, option)
+        if Path(os.path.realpath(out)).is_symlink():
+            raise DataError(f"{option} {out} is a link that leads back to itself: remove it, or choose another folder")
+        for folder in (out.absolute(), *out.absolute().parents):
+            if folder.exists() and not folder.is_dir():
+                raise DataError(f"{option} {out}: {folder} is a file; name a folder")
+        if (owner := _describe_owner(out, allow_itself=True)) is not None:
+            raise DataError(f"{option} {out}: {owner}, which must not be changed; choose a folder elsewhere")
         if not out.exists() or not any(out.iterdir()):
             return
         if not is_one(out):
@@ -248,16 +260,6 @@ def check_output_folder(
             )
         if not overwrite:
             raise DataError(f"{out} already exists: choose another {option}, or replace it with --overwrite")
-
-
-def _check_place(out: Path, option: str) -> None:
-    if Path(os.path.realpath(out)).is_symlink():
-        raise DataError(f"{option} {out} is a link that leads back to itself: remove it, or choose another folder")
-    for folder in (out.absolute(), *out.absolute().parents):
-        if folder.exists() and not folder.is_dir():
-            raise DataError(f"{option} {out}: {folder} is a file; name a folder")
-    if (owner := _describe_owner(out, allow_itself=True)) is not None:
-        raise DataError(f"{option} {out}: {owner}, which must not be changed; choose a folder elsewhere")
 
 
 def _describe_owner(path: Path, *, allow_itself: bool = False) -> str | None:

@@ -122,7 +122,9 @@ class TableRun:
                 for row in self._training_order():
                     self._train(row, began, wait=0.0)
                 if self._processes.rank == 0:
-                    if waiting := self._unfinished():
+                    known = self.read().rows
+                    ended = {name for name, result in known.items() if result.status in ("done", "failed")}
+                    if waiting := [row.name for row in self.rows if row.name not in ended]:
                         self._report(f"waiting for rows that other workers train: {', '.join(waiting)}")
                     for row in self._training_order():
                         self._train(row, began, wait=-1.0)
@@ -140,12 +142,6 @@ class TableRun:
         """The table on disk; an empty one if there is none."""
         path = self._out / STATE_NAME
         return read_table(path) if path.exists() else Table(settings=self._settings, rows={})
-
-    def _unfinished(self) -> list[str]:
-        known = self.read().rows
-        return [
-            row.name for row in self.rows if row.name not in known or known[row.name].status not in ("done", "failed")
-        ]
 
     def _training_order(self) -> list[Row]:
         """The rows in the paper's order; with several workers the longest first, so that the workers end together."""

@@ -229,7 +229,12 @@ class Batcher:
                 self._translate(batch)
         except Exception as error:
             if len(batch) == 1:
-                self._fail(batch[0].job, error)
+                job = batch[0].job
+                with self._changed:
+                    self._waiting = deque(item for item in self._waiting if item.job is not job)
+                    if job in self._unfinished:
+                        self._unfinished.discard(job)
+                        job.future.set_exception(error)
                 return
             for item in batch:  # one of them may have caused the error: try each alone
                 self._work([item])
@@ -255,10 +260,3 @@ class Batcher:
             if job in self._unfinished:
                 self._unfinished.discard(job)
                 job.future.set_result(result)
-
-    def _fail(self, job: Job, error: Exception) -> None:
-        with self._changed:
-            self._waiting = deque(item for item in self._waiting if item.job is not job)
-            if job in self._unfinished:
-                self._unfinished.discard(job)
-                job.future.set_exception(error)
