@@ -106,7 +106,7 @@ def _open(place: Path) -> Bundle:
 
 
 def _is_tried_again(error: DataError, failures: int) -> bool:
-    """Whether a bundle that could not be loaded is tried again; warns at the first failure of either kind."""
+    """Whether a bundle that could not be loaded is tried again; warns at first, or if it is skipped."""
     if not isinstance(error, UnreadableError):
         logger.warning("%s; it is skipped", error)
         return False

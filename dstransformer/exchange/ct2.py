@@ -215,7 +215,11 @@ def build_spec(bundle: Bundle, weights: Weights, positions: int) -> Any:
     spec.config.layer_norm_epsilon = model.norm_epsilon
     tied = model.tie_embeddings
     encoder.embeddings[0].weight = _array(weights["embedding.weight" if tied == "all" else "src_embedding.weight"])
-    decoder.embeddings.weight = _array(_started(weights["embedding.weight"], model))
+    embedding = weights["embedding.weight"]
+    if model.start != "embedding":  # decoding starts from zeros
+        embedding = embedding.clone()
+        embedding[BOS_ID] = 0.0
+    decoder.embeddings.weight = _array(embedding)
     decoder.projection.weight = _array(weights["softmax.weight" if tied == "none" else "embedding.weight"])
     if model.output_bias:
         decoder.projection.bias = _array(weights["output_bias"])
@@ -230,15 +234,6 @@ def build_spec(bundle: Bundle, weights: Weights, positions: int) -> Any:
         for number, layer in enumerate(part.layer):
             _set_layer(layer, weights, f"{side}.{number}", model)
     return spec
-
-
-def _started(embedding: Tensor, model: ModelConfig) -> Tensor:
-    """The target's embedding with what decoding starts from."""
-    if model.start == "embedding":
-        return embedding
-    started = embedding.clone()
-    started[BOS_ID] = 0.0
-    return started
 
 
 def head_width(model: ModelConfig) -> int:

@@ -172,7 +172,9 @@ def marian_arrays(bundle: Bundle) -> dict[str, Any]:
             weight = weight[:, rows["decoder"]]
         elif weight.shape[0] != model.d_model and name.endswith(_OF_PIECES):
             weight = weight[rows["encoder" if "encoder" in name else "decoder"]]
-        matrix = weight[None] if weight.dim() == 1 else weight.t() if transposed else weight  # a vector is one row
+        matrix = weight.t() if transposed else weight
+        if matrix.dim() == 1:
+            matrix = matrix[None]  # a vector is one row
         arrays[marian] = np.ascontiguousarray(matrix.to(torch.float32).numpy())
     config = yaml.safe_dump(marian_config(model, len(rows["encoder"]), len(rows["decoder"])), sort_keys=True)
     arrays[CONFIG] = np.frombuffer(config.encode("utf-8") + b"\0", dtype=np.int8)

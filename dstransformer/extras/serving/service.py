@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dstransformer import __version__
@@ -65,8 +64,9 @@ class Service:
             report=self.metrics.count_batch,
         )
         self.metrics.watch_queue(lambda: self.batcher.waiting, lambda: self.batcher.unfinished)
+        folder = info.path.resolve()
         self._facts: dict[str, Any] = {
-            "model": _name(info.path),
+            "model": folder.parent.name if folder.name == "bundle" else folder.name,
             "weights_sha256": info.weights_sha256,
             "src_lang": info.src_lang,
             "tgt_lang": info.tgt_lang,
@@ -403,9 +403,3 @@ def _describe_empty(source: MarkedText, request: TranslateRequest) -> dict[str, 
     text = place_tags(source, "", ()) if request.markup else ""
     links: dict[str, Any] = {"alignment": []} if request.alignments else {}
     return {"text": text, **links} | ({} if request.n_best is None else {"n_best": []})
-
-
-def _name(bundle: Path) -> str:
-    """Of the folder; of the run or the checkpoint if the folder is only called ``bundle``."""
-    path = bundle.resolve()
-    return path.parent.name if path.name == "bundle" else path.name
