@@ -74,9 +74,9 @@ def serve(
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
         address, own_port = listener.getsockname()[:2]
+        place = f"[{address}]" if ":" in address else address
         note(
-            f"dst: serving {info.path} at http://{f'[{address}]' if ':' in address else address}:{own_port} "
-            f"(beam {service.beam_size}, "
+            f"dst: serving {info.path} at http://{place}:{own_port} (beam {service.beam_size}, "
             f"{info.decoding['device']}, {info.decoding['precision']}); Ctrl-C ends"
         )  # fmt: skip
         failure, lost = _run(uvicorn.Server(config), listener, service)
