@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dstransformer.config import DecodingConfig
 from dstransformer.data import BOS_ID, EOS_ID
@@ -136,8 +137,7 @@ def beam_search(
     limits = output_limits(packing, settings, max_positions=model.max_positions, prefixes=prefixes)
     if constraint is not None:
         limits = list(map(max, limits, constraint.min_lengths))
-    search = _Search(limits, settings, n_best, src.device, ragged=decoder.ragged, constraint=constraint)
-    search.set_prefixes(prefixes)
+    search = _Search(limits, settings, n_best, prefixes, src.device, ragged=decoder.ragged, constraint=constraint)
     while (rows := search.choose_rows()) is not None:
         logits = decoder.step(*rows)
         if constraint is None:
@@ -242,6 +242,7 @@ class _Search:
         limits: list[int],
         settings: DecodingConfig,
         n_best: int,
+        prefixes: Sequence[Sequence[int]],
         device: torch.device,
         *,
         ragged: bool,
@@ -258,6 +259,9 @@ class _Search:
         self._check_steps = check_steps(device)
         self._first_limit, self._last_limit = min(limits), max(limits)
         self._prefixes: Tensor | None = None
+        if longest := max(map(len, prefixes), default=0):
+            padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
+            self._prefixes = torch.tensor(padded, device=device)
         self._length = 0  # of every live hypothesis
         self._limits = torch.tensor(limits, device=device)
         penalties = [length_penalty(limit, self._alpha, self._offset) for limit in limits]
@@ -275,12 +279,6 @@ class _Search:
         self._scores = torch.full((n, n_best), _NEVER, device=device)
         self._finished = torch.full((n, n_best), _NEVER, device=device)
         self._finished_tokens = torch.full((n, n_best, capacity), EOS_ID, device=device)
-
-    def set_prefixes(self, prefixes: Sequence[Sequence[int]]) -> None:
-        """Set the tokens that the outputs of each sentence begin with; see :func:`beam_search`."""
-        if longest := max(map(len, prefixes), default=0):
-            padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
-            self._prefixes = torch.tensor(padded, device=self._live.device)
 
     def first_piece(self) -> int:
         """The first piece that may follow: the end only after ``min_tokens``."""
@@ -340,8 +338,9 @@ class _Search:
             self._live = self._live.masked_fill(self._live < self._live[:, :1] - self._threshold, _NEVER)
         self._last_tokens, parents = tokens.gather(1, best), parents.gather(1, best)
         self._live_tokens = _select(self._live_tokens, parents)
-        if self._length > self._live_tokens.shape[2]:
-            self._live_tokens, self._finished_tokens = map(_double, (self._live_tokens, self._finished_tokens))
+        if self._length > (capacity := self._live_tokens.shape[2]):
+            self._live_tokens = pad(self._live_tokens, (0, capacity), value=EOS_ID)
+            self._finished_tokens = pad(self._finished_tokens, (0, capacity), value=EOS_ID)
         self._live_tokens[:, :, self._length - 1] = self._last_tokens
         if self._ragged:
             self._rows = (self._chosen.cumsum(0) - 1).view_as(parents).gather(1, parents)
@@ -420,8 +419,3 @@ class _Search:
 def _select(tokens: Tensor, rows: Tensor) -> Tensor:
     """Choose hypotheses within each sentence: ``(n, rows, length)`` by ``(n, chosen)`` to ``(n, chosen, length)``."""
     return tokens.gather(1, rows[:, :, None].expand(-1, -1, tokens.shape[2]))
-
-
-def _double(tokens: Tensor) -> Tensor:
-    """Double the capacity, ``(n, rows, 2 * length)``."""
-    return torch.cat((tokens, torch.full_like(tokens, EOS_ID)), dim=2)

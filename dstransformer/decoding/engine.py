@@ -119,7 +119,13 @@ class TorchEngine:
             DataError: The tokenizers differ, or weights are damaged.
             ConfigError: The device does not exist.
         """
-        check_vocabularies([(str(one.path), one.tokenizer.identity) for one in bundles])
+        first, *others = [(one.path, one.tokenizer.identity) for one in bundles]
+        for path, identity in others:
+            if identity != first[1]:
+                raise DataError(
+                    f"{path} has another tokenizer than {first[0]} ({identity[:12]} and {first[1][:12]}): models "
+                    "decode together only with one vocabulary; train them on corpora with the same tokenizer"
+                )
         chosen = choose_device(device)
         precision = dtype or (torch.bfloat16 if chosen.type == "cuda" else torch.float32)
         models = [one.build_model(chosen, precision) for one in bundles]
@@ -310,24 +316,6 @@ def evaluating(models: Ensemble) -> Iterator[None]:
     finally:
         for model, mode in zip(models.members, was_training, strict=True):
             model.train(mode)
-
-
-def check_vocabularies(hashes: Sequence[tuple[str, str]]) -> None:
-    """Check that the tokenizers of several bundles are one.
-
-    Args:
-        hashes: For each bundle its name and the SHA-256 of its tokenizer.
-
-    Raises:
-        DataError: A tokenizer differs from the first.
-    """
-    (first, expected), *others = hashes
-    for name, found in others:
-        if found != expected:
-            raise DataError(
-                f"{name} has another tokenizer than {first} ({found[:12]} and {expected[:12]}): models decode "
-                "together only with one vocabulary; train them on corpora with the same tokenizer"
-            )
 
 
 # How many source tokens are decoded at once

@@ -143,16 +143,14 @@ class Request:
         if self.format == "tsv":
             return [f"{number}\t{rank}\t{one.score:.6f}\t{one.log_probability:.6f}\t{one.text}" for rank, one in ranked]
         if self.format == "pairs":
-            return ["\t".join((self._tagged(one.text), plain_spaces(source))) for one in outputs]
+            # Without text there is no tag, so that nobody takes the pair for one to train on.
+            tagged = [f"{self.tag} {one.text}".strip() if one.text.strip() else "" for one in outputs]
+            return [f"{text}\t{plain_spaces(source)}" for text in tagged]
         if self.n_best == 1:
             return [outputs[0].text]
         return [
             f"{number - 1} ||| {one.text} ||| logprob= {one.log_probability:.6f} ||| {one.score:.6f}" for one in outputs
         ]
-
-    def _tagged(self, text: str) -> str:
-        """The text after the tag. Without text there is no tag, so that nobody takes the pair for one to train on."""
-        return f"{self.tag} {text}".strip() if text.strip() else ""
 
 
 def _json(number: int, rank: int, source: str, one: Output) -> str:

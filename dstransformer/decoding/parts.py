@@ -205,22 +205,15 @@ def _make_parts(
         elif number % processes.world_size == processes.rank:
             if folder.is_finished():
                 break
-            with _own_errors(processes.rank):
+            try:
                 found = translator.search(lines, progress=progress, first=first, **asked)
                 _write_part(path, request, first, lines, found)
+            except DstError as error:  # only this process may have it; all raise those of the files and options
+                error.rank = processes.rank
+                raise
     if prefixes is not None and request.prefix_file is not None and processes.rank == 0:
         warn_of_prefixes_left(prefixes, count)
     return number + 1, count
-
-
-@contextmanager
-def _own_errors(rank: int) -> Iterator[None]:
-    """Mark errors that only this process may have; every process raises those of the files and options."""
-    try:
-        yield
-    except DstError as error:
-        error.rank = rank
-        raise
 
 
 def _write_part(path: Path, request: Request, first: int, lines: list[str], found: list[list[Output]]) -> None:

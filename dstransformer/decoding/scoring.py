@@ -160,7 +160,11 @@ class Scorer:
         """As :meth:`score`, on token ids without begin and end on both sides."""
 
         def score(batch: Sequence[int]) -> list[float]:
-            return self._score_batch([src[n] for n in batch], [tgt[n] for n in batch]).tolist()
+            sources, targets = join_sentences([src[n] for n in batch]), join_sentences([tgt[n] for n in batch])
+            pairs = pack_pairs(*sources, *targets).to(self._device)
+            found = token_log_probabilities(self.model, pairs).double()
+            by_pair = torch.split(found, pairs.tgt_packing.lengths.tolist())
+            return torch.stack([part.sum() for part in by_pair]).tolist()
 
         # plan_batches leaves out what is empty, so the lengths include the end.
         lengths = [max(len(source), len(target)) + 1 for source, target in zip(src, tgt, strict=True)]
@@ -174,11 +178,6 @@ class Scorer:
             for n, log_probability in decode_batches(score, batches, progress):
                 scores[n] = scores[n]._replace(log_probability=log_probability)
         return scores
-
-    def _score_batch(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tensor:
-        batch = pack_pairs(*join_sentences(src), *join_sentences(tgt)).to(self._device)
-        found = token_log_probabilities(self.model, batch).double()
-        return torch.stack([part.sum() for part in torch.split(found, batch.tgt_packing.lengths.tolist())])
 
 
 def load_for_pairs(

@@ -118,11 +118,6 @@ def _spbleu_model(name: str) -> Path:
     return Path(SACREBLEU_DIR) / "models" / _SPBLEU[name]
 
 
-def is_german(code: str) -> bool:
-    """Whether a code is one of German: ``de``, ``deu``, ``de_AT``."""
-    return (language(code).tag or "").partition("-")[0] == "de"
-
-
 def is_asian(tokenize: str, code: str | None, references: Iterable[str]) -> bool:
     """Whether TER divides text into characters, as Chinese and Japanese need it.
 

@@ -70,14 +70,12 @@ def follow(
     failures = Counter[object]()
     is_waiting = False
     while True:
-        finished = is_finished()  # before the look, so that no checkpoint is missed
-        is_complete = True
+        finished = ends_here = is_finished()  # before the look, so that no checkpoint is missed
         folders: list[Path] = []
         with suppress(OSError):  # a folder vanished
             folders = complete_checkpoints(run / "checkpoints")
         for place in [*(folder / "bundle" for folder in folders), *([run / "bundle"] if finished else [])]:
-            bundle = _identity(place)
-            if bundle is None or bundle in done:
+            if (bundle := _identity(place)) is None or bundle in done:
                 continue
             try:
                 loaded = load(_open(place))
@@ -85,18 +83,14 @@ def follow(
                 if _identity(place) is None:  # deleted while it was read
                     continue
                 failures[bundle] += 1
-                if not isinstance(error, UnreadableError):
-                    logger.warning("%s; it is skipped", error)
-                elif failures[bundle] <= RETRIES:
-                    is_complete = False
-                    if failures[bundle] == 1:
-                        logger.warning("%s; it is tried again at the next looks, at most %d times", error, RETRIES)
+                if _is_tried_again(error, failures[bundle]):
+                    ends_here = False
                     continue
             else:
                 is_waiting = False
                 yield ("bundle" if place.parent == run else place.parent.name), loaded
             done.add(bundle)
-        if finished and is_complete:
+        if ends_here:
             return
         if not is_waiting:
             say(f"waiting for the next checkpoint of {run}; Ctrl-C ends")
@@ -109,6 +103,16 @@ def _open(place: Path) -> Bundle:
         return open_bundle(place)
     except ConfigError as error:  # of its stored configuration, not of what the user gave
         raise DataError(str(error)) from None
+
+
+def _is_tried_again(error: DataError, failures: int) -> bool:
+    """Whether a bundle that could not be loaded is tried again; warns at first, or if it is skipped."""
+    if not isinstance(error, UnreadableError):
+        logger.warning("%s; it is skipped", error)
+        return False
+    if failures == 1:
+        logger.warning("%s; it is tried again at the next looks, at most %d times", error, RETRIES)
+    return failures <= RETRIES
 
 
 def _identity(place: Path) -> tuple[object, ...] | None:

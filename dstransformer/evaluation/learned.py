@@ -90,10 +90,12 @@ class LearnedMetric:
             self.name = "comet"
         else:
             self.name = _REFERENCE_FREE.get(facts["class"], "comet")
+        # The model is called by its folder, or by its repository in the hub's cache.
+        folder = self._model.parent.parent if self._model.parent.name == "checkpoints" else self._model
+        cached = next((one.name for one in folder.absolute().parents if one.name.startswith("models--")), None)
+        called = cached.rpartition("--")[2] if cached else folder.name
         scale = "" if option == "metricx" else "|scale:100"
-        self._signature = (
-            f"{self.name}:{_model_name(self._model)}|sha256:{digest[:16]}|version:{facts['version']}{scale}"
-        )
+        self._signature = f"{self.name}:{called}|sha256:{digest[:16]}|version:{facts['version']}{scale}"
 
     def score(
         self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
@@ -140,9 +142,13 @@ class LearnedMetric:
         if (program := shutil.which(self._python)) is None:
             package = _PACKAGES[self._option]
             raise UserError(f"--metric-python {self._python} is not a program: name the Python that has {package}")
+        # The variables PYTHON… are for the Python of this process.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        if self._on_cpu:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         self._process = subprocess.Popen(
             [program, "-I", str(SCRIPT), self._option, str(self._model.absolute())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=_environment(self._on_cpu),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment,
         )  # fmt: skip
         try:
             facts = self._read(self._process)
@@ -191,13 +197,6 @@ class LearnedMetric:
         return DstError(f"the process of --{self._option} ({self._python}) ended with status {status}{last}")
 
 
-def _model_name(model: Path) -> str:
-    """What a model is called: by its folder, or by its repository in the hub's cache."""
-    folder = model.parent.parent if model.parent.name == "checkpoints" else model
-    cached = next((one.name for one in folder.absolute().parents if one.name.startswith("models--")), None)
-    return cached.rpartition("--")[2] if cached else folder.name
-
-
 def _digest(model: Path) -> str:
     """The hash of the weights.
 
@@ -211,9 +210,3 @@ def _digest(model: Path) -> str:
         return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
     except OSError as error:
         raise read_error(model, error) from None
-
-
-def _environment(on_cpu: bool) -> dict[str, str]:
-    """The environment without ``PYTHON…`` variables, which are for the Python of this process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | ({"CUDA_VISIBLE_DEVICES": ""} if on_cpu else {})

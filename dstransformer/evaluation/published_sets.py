@@ -91,11 +91,13 @@ def _read_wmt24pp(folder: Path, _: str, languages: str) -> TestSet:
     if src != "en":
         raise DataError(f"{folder}: WMT24++ translates from en, not from {src}; into {list_codes(list(files))}")
     path = files[tgt]
-    rows = [
-        (_text(record, "source", where), _text(record, "target", where))
-        for where, record in _records(path)
-        if not _is_bad(record, where)
-    ]
+    rows = []
+    for where, record in _records(path):
+        is_bad = record.get("is_bad_source", False)
+        if not isinstance(is_bad, bool):
+            raise DataError(f"{where}: is_bad_source is {shown(is_bad)}, not true or false")
+        if not is_bad:
+            rows.append((_text(record, "source", where), _text(record, "target", where)))
     if not rows:
         raise DataError(f"{path} has no sentence whose source is not marked as bad")
     sources, references = zip(*rows, strict=True)
@@ -202,10 +204,3 @@ def _text(record: Mapping[str, Any], key: str, where: str) -> str:
     if not isinstance(text, str):
         raise DataError(f"{where}: {key} is {shown(text)}, not a text")
     return " ".join(text.splitlines())
-
-
-def _is_bad(record: Mapping[str, Any], where: str) -> bool:
-    is_bad = record.get("is_bad_source", False)
-    if not isinstance(is_bad, bool):
-        raise DataError(f"{where}: is_bad_source is {shown(is_bad)}, not true or false")
-    return is_bad

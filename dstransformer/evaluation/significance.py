@@ -150,7 +150,11 @@ def compare(
     differences = {
         metric: tuple(
             Difference(
-                float(result.score), _p_value(result.p_value, equal), _to_float(result.mean), _to_float(result.ci)
+                float(result.score),
+                # sacrebleu takes the difference of 0 of equal translations for an extreme one
+                1.0 if equal and result.p_value is not None else _to_float(result.p_value),
+                _to_float(result.mean),
+                _to_float(result.ci),
             )
             for result, equal in zip(found[key], same, strict=True)
             if not isinstance(result, str)  # only names are
@@ -165,11 +169,6 @@ def compare(
         differences,
         {metric: str(signatures[key]) for key, metric in by_key.items()},
     )
-
-
-def _p_value(value: float | None, same: bool) -> float | None:
-    """The p-value; 1 for the baseline's own translations, whose difference of 0 sacrebleu takes for an extreme one."""
-    return 1.0 if same and value is not None else _to_float(value)
 
 
 def _to_float(value: float | None) -> float | None:

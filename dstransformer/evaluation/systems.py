@@ -71,11 +71,6 @@ def target_language(bundle: Bundle, translator: Translator) -> str | None:
     return bundle.tgt_lang if translator.tags is None else translator.tags.target
 
 
-def _split_tags(sources: Sequence[str], translator: Translator) -> tuple[Sequence[str], Sequence[str]]:
-    """What sentences begin with, a tag or nothing, and their text."""
-    return ([""] * len(sources), sources) if translator.tags is None else translator.tags.split(sources, 1)
-
-
 def evaluate_bundle(
     bundle: Bundle,
     translator: Translator,
@@ -116,8 +111,12 @@ def evaluate_bundle(
             write=write,
             progress=progress,
         )
-        begins, texts = _split_tags(test_set.sources, translator)
-        if len(tags := {begin for begin, text in zip(begins, texts, strict=True) if text.strip()}) > 1:
+        texts: Sequence[str] = test_set.sources
+        tags: set[str] = set()
+        if translator.tags is not None:
+            begins, texts = translator.tags.split(test_set.sources, 1)
+            tags = {begin for begin, text in zip(begins, texts, strict=True) if text.strip()}
+        if len(tags) > 1:
             logger.warning(
                 "%s has sentences of several directions (%s): each score is one for all of them; for a score of each, "
                 "evaluate a file of each",

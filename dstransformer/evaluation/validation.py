@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,10 +21,11 @@ from dstransformer.data.plan import plan_batches
 from dstransformer.data.windows import training_lengths
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import DataError
-from dstransformer.evaluation.bleu import compound_split_bleu, is_german
+from dstransformer.evaluation.bleu import compound_split_bleu
 from dstransformer.evaluation.result import Evaluation, Sample, Score
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.testset import TestSet
+from dstransformer.io.languages import language as known
 from dstransformer.model import DTYPES, Bundle, Transformer
 from dstransformer.model.cost import meta_device
 from dstransformer.model.ops import int8_values
@@ -57,7 +58,8 @@ def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evalu
         split: What was evaluated.
         language: Code of the target language.
     """
-    if not is_german(language) or evaluation.paper_bleu is not None or split.directions:
+    is_german = (known(language).tag or "").partition("-")[0] == "de"  # or deu, de_AT
+    if not is_german or evaluation.paper_bleu is not None or split.directions:
         return evaluation
     count = evaluation.sentences
     found = compound_split_bleu(evaluation.translations, split.tgt_texts()[:count], language)
@@ -170,23 +172,19 @@ class Validator:
 
     @torch.no_grad()
     def _share_of_sums(self, split: Split, rows: Sequence[int] | None) -> Tensor:
-        sums = torch.zeros(3, dtype=torch.float64)
-        for pairs in self._iter_batches(split, rows):
-            batch = build_batch(split, pairs).to(self._world.device)
-            losses = self._model(*batch)
-            sums += torch.tensor([float(losses.loss), float(losses.nll), batch.tgt_out.numel()], dtype=torch.float64)
-        return sums
-
-    def _iter_batches(self, split: Split, rows: Sequence[int] | None) -> Iterator[Indices]:
-        """This rank's share of a split, or of rows of it, in batches of similar target length."""
+        """The sums over this rank's share, in batches of similar target length."""
         src_lengths, tgt_lengths = training_lengths(split)
         order = np.lexsort((src_lengths, tgt_lengths))
         if rows is not None:
             order = order[np.isin(order, rows)]
         own = order[self._world.rank :: self._world.world_size]
+        sums = torch.zeros(3, dtype=torch.float64)
         # The lengths include EOS, which the plan counts again; without it, empty targets would be left out.
-        for batch in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
-            yield own[batch]
+        for pairs in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
+            batch = build_batch(split, own[pairs]).to(self._world.device)
+            losses = self._model(*batch)
+            sums += torch.tensor([float(losses.loss), float(losses.nll), batch.tgt_out.numel()], dtype=torch.float64)
+        return sums
 
     def _translate(self, sources: Sequence[str], show: Show) -> list[str]:
         """Translate raw text as ``dst translate`` does. Collective."""
@@ -244,17 +242,13 @@ def score_directions(
         begin = end
     if len(found) == 1:
         return next(iter(found.values()))
-    means = [
-        Score(same[0].name, sum(score.value for score in same) / len(same), f"mean:{len(same)}|{_signatures(same)}")
-        for same in zip(*found.values(), strict=True)
-    ]
+    means = []
+    for same in zip(*found.values(), strict=True):
+        signatures = " + ".join(dict.fromkeys(score.signature for score in same))  # one if all are computed alike
+        mean = sum(score.value for score in same) / len(same)
+        means.append(Score(same[0].name, mean, f"mean:{len(same)}|{signatures}"))
     own_scores = [replace(score, name=f"{score.name}_{name}") for name, scores in found.items() for score in scores]
     return (*means, *own_scores)
-
-
-def _signatures(scores: Sequence[Score]) -> str:
-    """The different signatures, in order; one if all are computed in the same way."""
-    return " + ".join(dict.fromkeys(score.signature for score in scores))
 
 
 def interleaved(rows: Mapping[str, range]) -> list[int]:

@@ -215,12 +215,20 @@ def build_spec(bundle: Bundle, weights: Weights, positions: int) -> Any:
     spec.config.layer_norm_epsilon = model.norm_epsilon
     tied = model.tie_embeddings
     encoder.embeddings[0].weight = _array(weights["embedding.weight" if tied == "all" else "src_embedding.weight"])
-    decoder.embeddings.weight = _array(_started(weights["embedding.weight"], model))
+    embedding = weights["embedding.weight"]
+    if model.start != "embedding":  # decoding starts from zeros
+        embedding = embedding.clone()
+        embedding[BOS_ID] = 0.0
+    decoder.embeddings.weight = _array(embedding)
     decoder.projection.weight = _array(weights["softmax.weight" if tied == "none" else "embedding.weight"])
     if model.output_bias:
         decoder.projection.bias = _array(weights["output_bias"])
     for side, part, table in (("encoder", encoder, "src_input"), ("decoder", decoder, "tgt_input")):
-        part.position_encodings.encodings = _array(_positions(bundle, weights, table, positions))
+        if model.positions == "learned":
+            encodings = weights[f"{table}.positions.weight"]
+        else:
+            encodings = sinusoidal_table(positions, model.d_model, torch.float32, torch.device("cpu"), model.positions)
+        part.position_encodings.encodings = _array(encodings)
         if model.norm == "pre":
             _set_norm(part.layer_norm, affine(weights, f"{side}_norm"))
         for number, layer in enumerate(part.layer):
@@ -228,27 +236,11 @@ def build_spec(bundle: Bundle, weights: Weights, positions: int) -> Any:
     return spec
 
 
-def _started(embedding: Tensor, model: ModelConfig) -> Tensor:
-    """The target's embedding with what decoding starts from."""
-    if model.start == "embedding":
-        return embedding
-    started = embedding.clone()
-    started[BOS_ID] = 0.0
-    return started
-
-
 def head_width(model: ModelConfig) -> int:
     """The width of the exported heads: CTranslate2 has one width for queries, keys and values."""
     usual, rest = divmod(model.d_model, model.num_heads)
     widest = max(model.d_k, model.d_v)
     return usual if not rest and widest <= usual else widest
-
-
-def _positions(bundle: Bundle, weights: Weights, table: str, count: int) -> Tensor:
-    if bundle.model.positions == "learned":
-        return weights[f"{table}.positions.weight"]
-    kind = bundle.model.positions
-    return sinusoidal_table(count, bundle.model.d_model, torch.float32, torch.device("cpu"), kind)
 
 
 def _set_layer(layer: Any, weights: Weights, name: str, model: ModelConfig) -> None:

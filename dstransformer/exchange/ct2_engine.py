@@ -208,7 +208,12 @@ class CT2Engine:
         progress: Advance | None = None,
     ) -> list[list[Hypothesis]]:
         """See :meth:`SearchEngine.search`. There is no pruning."""
-        self._check_prefixes(prefixes, numbers)
+        for number, ids in zip(numbers, prefixes, strict=False):
+            if len(ids) + 1 > self.max_tokens:
+                raise DataError(
+                    f"the prefix of sentence {number} has {len(ids) + 1} tokens with its end, the model has positions "
+                    f"for {self.max_tokens}: shorten it"
+                )
         batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
         if self.translator.device == "cpu" and self.translator.compute_type.startswith("int8"):
             batch_tokens = min(batch_tokens, max(1, INT8_BATCH_TOKENS // settings.beam_size))
@@ -277,14 +282,6 @@ class CT2Engine:
             if not given:
                 return
             yield given.popleft()
-
-    def _check_prefixes(self, prefixes: Sequence[Sequence[int]], numbers: Sequence[int]) -> None:
-        for number, ids in zip(numbers, prefixes, strict=False):
-            if len(ids) + 1 > self.max_tokens:
-                raise DataError(
-                    f"the prefix of sentence {number} has {len(ids) + 1} tokens with its end, the model has positions "
-                    f"for {self.max_tokens}: shorten it"
-                )
 
 
 def _read_export(folder: Path) -> Export:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, Tokenizer
+from dstransformer.data import BOS_ID, EOS_ID, PAD_ID
 from dstransformer.decoding.beam import FIRST_PIECE
 from dstransformer.exchange.hf_tokenizer import SPACE, is_marian, tokenizer_config, tokenizer_json
 from dstransformer.exchange.marian_weights import check_marian, marian_weights
@@ -106,8 +106,13 @@ def _tokenizers(bundle: Bundle) -> dict[str, str]:
     src, tgt = bundle.tokenizer.src, bundle.tokenizer
     if is_marian(bundle):
         vocabularies = {VOCABULARY: src} if tgt.shares_ids else {VOCABULARY: src, TARGET_VOCABULARY: tgt}
-        texts = {name: _json(marian_vocabulary(tokenizer)) for name, tokenizer in vocabularies.items()}
-        return {**texts, TOKENIZER_CONFIG: _json(_marian_tokenizer_config(bundle))}
+        texts = {TOKENIZER_CONFIG: _json(_marian_tokenizer_config(bundle))}
+        for name, tokenizer in vocabularies.items():
+            pieces = enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))
+            # A tag stands without the space before it.
+            ids = {text.removeprefix(SPACE) if text in tokenizer.symbols else text: piece for piece, text in pieces}
+            texts[name] = _json(ids)
+        return texts
     name = "tokenizer" if tgt.is_single else "source tokenizer"
     texts = {
         TOKENIZER: _json(tokenizer_json(src, name)),
@@ -117,15 +122,6 @@ def _tokenizers(bundle: Bundle) -> dict[str, str]:
         texts[f"{TARGET}/{TOKENIZER}"] = _json(tokenizer_json(tgt, "target tokenizer"))
         texts[f"{TARGET}/{TOKENIZER_CONFIG}"] = _json(tokenizer_config(tgt, longest_output(bundle)))
     return texts
-
-
-def marian_vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
-    """The content of ``vocab.json``: the id of each piece. A tag stands without the space before it."""
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    return {
-        piece.removeprefix(SPACE) if piece in tokenizer.symbols else piece: number
-        for number, piece in enumerate(pieces)
-    }
 
 
 def _marian_tokenizer_config(bundle: Bundle) -> dict[str, Any]:

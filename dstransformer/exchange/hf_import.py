@@ -50,7 +50,6 @@ from dstransformer.exchange.vocabularies import (
     check_numbers,
     exact_vocabulary,
     order_vocabulary,
-    read_model,
 )
 from dstransformer.io.files import read_bounded, read_error
 from dstransformer.io.json_text import read_record
@@ -107,7 +106,11 @@ def import_hf(
             weights = bundle_weights(load, config.model, source.rows, target.rows)
         except (IndexError, RuntimeError) as error:
             raise DataError(f"{misfit}: {shown(error, quote=False)}") from None
-    languages = _languages(folder, src_lang, tgt_lang)
+    named, exported = _tokenizer_config(folder), read_marker(folder)
+    languages = (
+        src_lang or _text(named.get("source_lang")) or _text(exported.get("src_lang")),
+        tgt_lang or _text(named.get("target_lang")) or _text(exported.get("tgt_lang")),
+    )
     record = _provenance(folder, languages, source.tags)
     bundle = write_bundle(out, weights, config, tokenizer, record, misfit=misfit, overwrite=overwrite)
     return Imported(bundle, absent)
@@ -242,7 +245,8 @@ def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer,
     vocabularies = _open_vocabularies(folder, stated)
     try:
         models = [
-            read_model(read_bounded(folder / name, MAX_BYTES), folder / name) for name in (SOURCE_MODEL, TARGET_MODEL)
+            Tokenizer(read_bounded(path, MAX_BYTES), str(path)).proto()
+            for path in (folder / SOURCE_MODEL, folder / TARGET_MODEL)
         ]
     except OSError as error:
         raise read_error(folder, error) from None
@@ -359,15 +363,6 @@ def _check_positions(load: Load, model: ModelConfig, path: Path) -> None:
         expected = torch.cat((table[:, 0::2], table[:, 1::2]), dim=1)
         if found.shape != expected.shape or not torch.allclose(found, expected, atol=2e-3):
             raise DataError(f"{path}: the positions of the {side} are not sinusoids, and a bundle cannot hold them")
-
-
-def _languages(folder: Path, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
-    stated, exported = _tokenizer_config(folder), read_marker(folder)
-    source, target = (
-        _text(stated.get(name)) or _text(exported.get(ours))
-        for name, ours in (("source_lang", "src_lang"), ("target_lang", "tgt_lang"))
-    )
-    return src_lang or source, tgt_lang or target
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:

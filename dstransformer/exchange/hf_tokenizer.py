@@ -61,11 +61,12 @@ def tokenizer_json(tokenizer: Tokenizer, name: str = "tokenizer") -> dict[str, A
     proto = tokenizer.proto()
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     is_bpe = tokenizer.model_type == "bpe"
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_special_token(pieces[token], token) for token in SPECIAL_TOKENS.values()],
+        "added_tokens": [{"id": token, "content": pieces[token], **flags} for token in SPECIAL_TOKENS.values()],
         "normalizer": _normalizer(proto.normalizer_spec),
         "pre_tokenizer": _pre_tokenizer(tokenizer.scores(), tokenizer.symbols, is_bpe=is_bpe),
         "post_processor": _add_end(pieces[EOS_ID]),
@@ -96,46 +97,27 @@ def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
 def _check(tokenizer: Tokenizer, name: str) -> None:
     proto, kind = tokenizer.proto(), tokenizer.model_type
     spec, training = proto.normalizer_spec, proto.trainer_spec
+    symbols, scores = tokenizer.symbols, tokenizer.scores()
+    inner = {symbol[:length] for symbol in symbols for length in range(1, len(symbol))}  # what a symbol begins with
     problem = None
     if kind not in ("bpe", "unigram"):
         problem = f"it is a {kind} model, not bpe or unigram"
     elif not spec.remove_extra_whitespaces or not spec.escape_whitespaces or training.treat_whitespace_as_suffix:
         problem = "it treats spaces in an unusual way (remove_extra_whitespaces, escape_whitespaces, whitespace suffix)"
-    elif odd := [symbol for symbol in tokenizer.symbols if re.search(_SPELLED_PIECE, symbol)]:
+    elif odd := [symbol for symbol in symbols if re.search(_SPELLED_PIECE, symbol)]:
         problem = f"its symbol {odd[0]!r} holds the name of a special piece"
-    elif kind == "bpe" and (missing := _missing_characters(tokenizer.scores())):
-        problem = f"it merges {missing!r}, which is not a piece of its own"
-    elif kind == "unigram" and (overlapping := _overlapping(tokenizer.symbols)):
-        problem = f"its symbol {overlapping!r} can overlap with another one"
-    elif kind == "bpe" and tokenizer.symbols and (other := _merged_otherwise(tokenizer.scores())):
-        problem = f"it has symbols, and its merges make something else of {other!r} than the piece of that text"
+    elif kind == "bpe" and (odd := [letter for piece in scores for letter in piece if letter not in scores]):
+        problem = f"it merges {odd[0]!r}, which is not a piece of its own"
+    elif kind == "unigram" and (odd := [one for one in symbols if any(one[at:] in inner for at in range(1, len(one)))]):
+        problem = f"its symbol {odd[0]!r} can overlap with another one"
+    elif kind == "bpe" and symbols and (odd := [one for one in scores if merge_characters(one, scores)[0] != [one]]):
+        problem = f"it has symbols, and its merges make something else of {odd[0]!r} than the piece of that text"
     elif len(set(tokenizer.pieces(range(tokenizer.vocab_size)))) < tokenizer.vocab_size:
         problem = "two of its pieces have one name"
     if problem is not None:
         raise DataError(
             f"the {name} cannot be written for Hugging Face: {problem}; `dst export ct2` keeps SentencePiece itself"
         )
-
-
-def _missing_characters(scores: Mapping[str, object]) -> str:
-    """A character that only occurs in longer pieces, or nothing."""
-    return next((character for piece in scores for character in piece if character not in scores), "")
-
-
-def _merged_otherwise(scores: Mapping[str, tuple[int, float]]) -> str:
-    """A piece that BPE does not make from the piece's text, or nothing."""
-    return next((piece for piece in scores if merge_characters(piece, scores)[0] != [piece]), "")
-
-
-def _overlapping(symbols: Collection[str]) -> str:
-    """A symbol that can end in the beginning of another one, or nothing."""
-    begins = {symbol[:length] for symbol in symbols for length in range(1, len(symbol))}
-    return next((one for one in symbols if any(one[place:] in begins for place in range(1, len(one)))), "")
-
-
-def _special_token(text: str, token: int) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token, "content": text, **flags, "special": True}
 
 
 def _normalizer(spec: Any) -> dict[str, Any]:

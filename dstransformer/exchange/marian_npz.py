@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from torch import Tensor
 
 from dstransformer.config import ModelConfig
 from dstransformer.data import Tokenizer
@@ -38,6 +37,9 @@ EPSILON = 1e-6
 _ATTENTION = {"self_attn": "self", "encoder_attn": "context"}
 _PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 _NORMS = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
+
+#: The weights with a row for each piece.
+_OF_PIECES = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
 
 
 def marian_names(config: ModelConfig) -> dict[str, tuple[str, bool]]:
@@ -168,23 +170,15 @@ def marian_arrays(bundle: Bundle) -> dict[str, Any]:
         weight = state[name]
         if name == "final_logits_bias":
             weight = weight[:, rows["decoder"]]
-        elif weight.shape[0] != model.d_model and _has_pieces(name):
+        elif weight.shape[0] != model.d_model and name.endswith(_OF_PIECES):
             weight = weight[rows["encoder" if "encoder" in name else "decoder"]]
-        arrays[marian] = _array(weight.t() if transposed else weight)
+        matrix = weight.t() if transposed else weight
+        if matrix.dim() == 1:
+            matrix = matrix[None]  # a vector is one row
+        arrays[marian] = np.ascontiguousarray(matrix.to(torch.float32).numpy())
     config = yaml.safe_dump(marian_config(model, len(rows["encoder"]), len(rows["decoder"])), sort_keys=True)
     arrays[CONFIG] = np.frombuffer(config.encode("utf-8") + b"\0", dtype=np.int8)
     return arrays
-
-
-def _has_pieces(name: str) -> bool:
-    """Whether a weight has a row for each piece."""
-    return name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight"))
-
-
-def _array(weight: Tensor) -> np.ndarray[Any, Any]:
-    """A matrix as it is, and a vector as one row."""
-    matrix = weight if weight.dim() == 2 else weight[None]
-    return np.ascontiguousarray(matrix.to(torch.float32).numpy())
 
 
 def _rows(tokenizer: Tokenizer) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import yaml
@@ -97,7 +97,12 @@ def model_card(bundle: Bundle) -> str:
         _table(_training(bundle)),
     ]
     if scores:
-        sections += ["## Scores\n", _score_table(scores)]
+        sections += ["## Scores\n", "| split | metric | score | signature |", "|---|---|--:|---|"]
+        for score in scores:
+            # A bare | would begin the next cell.
+            signature = "" if score.signature is None else "`" + score.signature.replace("|", r"\|") + "`"
+            sections.append(f"| {score.split} | {score.label} | {score.value:.2f} | {signature} |")
+        sections.append("")
     return "\n".join(sections)
 
 
@@ -140,30 +145,20 @@ def final_scores(bundle: Bundle) -> list[Score]:
     if not isinstance(final, dict):
         return []
     metric, score = final.get("metric"), final.get("scores", {}).get(final.get("chosen"))
-    records = _final_records(bundle)
+    metrics = bundle.path.parent / METRICS_NAME
+    stored = read_records(metrics, skip_damaged=True) if metrics.is_file() else ()
+    records = {one["kind"].removeprefix("final_"): one for one in stored if one["kind"].startswith("final_")}
     recorded = records.get("validation", {}).get(str(metric))
     if isinstance(score, float) and isinstance(recorded, float) and math.isclose(score, recorded, abs_tol=SAME_SCORE):
-        return list(_recorded_scores(records))
+        return [
+            Score(split, metric, label, records[split][key], records[split].get(f"{key}_signature"))
+            for split in ("validation", "test")
+            for key, metric, label in _METRICS
+            if isinstance(records.get(split, {}).get(key), float)
+        ]
     if metric != "bleu" or not isinstance(score, float):
         return []
     return [Score("validation", "bleu", "BLEU", score, None)]
-
-
-def _final_records(bundle: Bundle) -> dict[str, dict[str, Any]]:
-    """The last records of the run's final evaluation, by split."""
-    path = bundle.path.parent / METRICS_NAME
-    if not path.is_file():
-        return {}
-    records = read_records(path, skip_damaged=True)
-    return {one["kind"].removeprefix("final_"): one for one in records if one["kind"].startswith("final_")}
-
-
-def _recorded_scores(records: dict[str, dict[str, Any]]) -> Iterator[Score]:
-    for split in ("validation", "test"):
-        record = records.get(split, {})
-        for key, metric, label in _METRICS:
-            if isinstance(record.get(key), float):
-                yield Score(split, metric, label, record[key], record.get(f"{key}_signature"))
 
 
 def _title(bundle: Bundle) -> str:
@@ -242,6 +237,8 @@ def _training(bundle: Bundle) -> dict[str, object]:
     record, search = bundle.provenance, bundle.decoding
     hardware = record.get("hardware")
     steps = record.get("averaged_steps") or [record.get("step")]
+    config = record.get("config")
+    scored_in_int8 = isinstance(config, dict) and config.get("training", {}).get("int8_weights")
     facts = {
         "text": _sources(bundle),
         "preset": without_secrets(" ".join(map(str, (record.get("preset") or "", *(record.get("overrides") or ()))))),
@@ -250,30 +247,11 @@ def _training(bundle: Bundle) -> dict[str, object]:
         "hardware": hardware.get("device") if isinstance(hardware, dict) else None,
         "search of the scores": f"beam {search.beam_size}, length penalty "
         + _penalty(search, "length").replace(" ** ", "^"),
-        "weights of the scores": "as in an int8 export of CTranslate2" if _is_trained_in_int8(record) else None,
+        "weights of the scores": "as in an int8 export of CTranslate2" if scored_in_int8 else None,
         "SHA-256 of the bundle's weights": (record.get("files") or {}).get("model.safetensors"),
     }
     return {name: value for name, value in facts.items() if value}
 
 
-def _is_trained_in_int8(record: Mapping[str, Any]) -> bool:
-    """Whether the run scored its weights, which this export holds, rounded to 8 bits."""
-    config = record.get("config")
-    return isinstance(config, dict) and bool(config.get("training", {}).get("int8_weights"))
-
-
 def _table(rows: dict[str, object]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items()), ""])
-
-
-def _score_table(scores: list[Score]) -> str:
-    lines = ["| split | metric | score | signature |", "|---|---|--:|---|"]
-    lines += [
-        f"| {score.split} | {score.label} | {score.value:.2f} | {_in_cell(score.signature)} |" for score in scores
-    ]
-    return "\n".join([*lines, ""])
-
-
-def _in_cell(signature: str | None) -> str:
-    """A signature in a cell of a Markdown table, where a bare ``|`` would begin the next."""
-    return "" if signature is None else "`" + signature.replace("|", r"\|") + "`"

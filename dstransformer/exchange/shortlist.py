@@ -186,19 +186,14 @@ def lexical_table(split: Split, src_size: int, tgt_size: int) -> LexicalTable:
             begins = np.cumsum(sizes) - sizes
             expected = _sums(place, weight / np.repeat(np.add.reduceat(weight, begins), sizes), len(found))
             if probability is None:
-                keys, total = _merge(keys, total, found, expected)
+                keys, merged = np.unique(np.concatenate((keys, found)), return_inverse=True)
+                total = _sums(merged, np.concatenate((total, expected)), len(keys))
             else:
                 total[at] += expected
         source = keys // tgt_size
         probability = total / np.bincount(source, total, src_size + 1)[source]
     assert probability is not None
     return LexicalTable(keys // tgt_size, keys % tgt_size, probability)
-
-
-def _merge(keys: Int64, counts: Float, found: Int64, more: Float) -> tuple[Int64, Float]:
-    """The sums of two sparse counts; keys are in ascending order."""
-    merged, place = np.unique(np.concatenate((keys, found)), return_inverse=True)
-    return merged, _sums(place, np.concatenate((counts, more)), len(merged))
 
 
 def _sums(place: Int64, weights: Float, size: int) -> Float:

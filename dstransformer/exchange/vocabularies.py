@@ -74,15 +74,6 @@ def exact_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary([*range(tokenizer.vocab_size)], names[len(SPECIAL) :])
 
 
-def read_model(model: bytes, path: object) -> Any:
-    """A SentencePiece model as a ``ModelProto``.
-
-    Raises:
-        DataError: It is none.
-    """
-    return Tokenizer(model, str(path)).proto()
-
-
 def build_tokenizer(models: Sequence[Any], vocabularies: Sequence[Vocabulary]) -> Tokenizer:
     """The tokenizer of a bundle.
 

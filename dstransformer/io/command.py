@@ -91,27 +91,19 @@ def run_guarded(
         failure = StorageError(f"{place}{error.strerror or error}{advice}")
         _report_error(program, failure, reports_errors=True, cause=error)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and (missing := _how_to_install(error)):
-            _report_error(program, UserError(missing), reports_errors=reports_errors(), cause=error)
-            return UserError.exit_code
-        if _lacks_memory(error):
+        if isinstance(error, ModuleNotFoundError):
+            from dstransformer.io.requirements import how_to_install
+
+            if missing := how_to_install(error.name or ""):
+                _report_error(program, UserError(missing), reports_errors=reports_errors(), cause=error)
+                return UserError.exit_code
+        if isinstance(error, ImportError) and "failed to map segment" in str(error):  # as under `ulimit -v`
             say(f"{program}: error: there is not enough memory to load a library ({shown(error, quote=False)})")
             return status
         traceback.print_exc()
         what = shown(error, quote=False, limit=200)
         say(f"{program}: internal error: {type(error).__name__}: {what}; please report it with the lines above")
     return status
-
-
-def _how_to_install(error: ModuleNotFoundError) -> str | None:
-    from dstransformer.io.requirements import how_to_install
-
-    return how_to_install(error.name or "")
-
-
-def _lacks_memory(error: Exception) -> bool:
-    """Whether a library could not be loaded for lack of memory or address space (``ulimit -v``)."""
-    return isinstance(error, ImportError) and "failed to map segment" in str(error)
 
 
 def _check_working_folder() -> None:

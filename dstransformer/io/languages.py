@@ -297,12 +297,18 @@ def matching_codes(wanted: str, codes: Sequence[str]) -> list[str]:
     for ``fr``. ``zh_TW`` is nearer to ``zh-Hant`` than ``zh``, whose usual script is another.
     """
     meant = parse_code(wanted)
+    name = meant.language
+    usual = LanguageCode(name, language(name).script, _USUAL_REGIONS.get(name, name.upper()))
     agreeing = [code for code in codes if _agree(parse_code(code), meant)]
-    found = [code for code in agreeing if _agree(_with_usual(parse_code(code)), meant)] or agreeing
+    complete = {
+        code: LanguageCode(name, own.script or usual.script, own.region or usual.region)
+        for code, own in zip(agreeing, map(parse_code, agreeing), strict=True)
+    }
+    found = [code for code in agreeing if _agree(complete[code], meant)] or agreeing
     for choice in (
         [code for code in found if _plain(code) == _plain(wanted)],
         [code for code in found if parse_code(code) == meant],
-        [code for code in found if _is_usual(parse_code(code))],
+        [code for code in found if complete[code] == usual],
     ):
         if len(choice) == 1:
             return choice
@@ -359,18 +365,3 @@ def _agree(one: LanguageCode, other: LanguageCode) -> bool:
     return one.language == other.language and all(
         None in pair or pair[0] == pair[1] for pair in ((one.script, other.script), (one.region, other.region))
     )
-
-
-def _is_usual(code: LanguageCode) -> bool:
-    script, region = _usual(code.language)
-    return code.script in (None, script) and code.region in (None, region)
-
-
-def _with_usual(code: LanguageCode) -> LanguageCode:
-    """The code with the usual script and region where it has none."""
-    script, region = _usual(code.language)
-    return LanguageCode(code.language, code.script or script, code.region or region)
-
-
-def _usual(code: str) -> tuple[str | None, str | None]:
-    return language(code).script, _USUAL_REGIONS.get(code, code.upper())

@@ -243,7 +243,13 @@ def check_output_folder(
         StorageError: The folder cannot be read.
     """
     with storage_errors(out):
-        _check_place(out, option)
+        if Path(os.path.realpath(out)).is_symlink():
+            raise DataError(f"{option} {out} is a link that leads back to itself: remove it, or choose another folder")
+        for folder in (out.absolute(), *out.absolute().parents):
+            if folder.exists() and not folder.is_dir():
+                raise DataError(f"{option} {out}: {folder} is a file; name a folder")
+        if (owner := _describe_owner(out, allow_itself=True)) is not None:
+            raise DataError(f"{option} {out}: {owner}, which must not be changed; choose a folder elsewhere")
         if not out.exists() or not any(out.iterdir()):
             return
         if not is_one(out):
@@ -254,16 +260,6 @@ def check_output_folder(
             )
         if not overwrite:
             raise DataError(f"{out} already exists: choose another {option}, or replace it with --overwrite")
-
-
-def _check_place(out: Path, option: str) -> None:
-    if Path(os.path.realpath(out)).is_symlink():
-        raise DataError(f"{option} {out} is a link that leads back to itself: remove it, or choose another folder")
-    for folder in (out.absolute(), *out.absolute().parents):
-        if folder.exists() and not folder.is_dir():
-            raise DataError(f"{option} {out}: {folder} is a file; name a folder")
-    if (owner := _describe_owner(out, allow_itself=True)) is not None:
-        raise DataError(f"{option} {out}: {owner}, which must not be changed; choose a folder elsewhere")
 
 
 def _describe_owner(path: Path, *, allow_itself: bool = False) -> str | None:

@@ -73,15 +73,12 @@ def verify_signature(folder: Path, key: Path) -> None:
     except (ValueError, KeyError, IndexError) as error:
         if "Key mismatch" in str(error):
             raise DataError(f"{folder / SIGNATURE} was made with another key than {key}") from None
-        if "Cannot use" in str(error) and (link := _first_link(folder)) is not None:
+        if "Cannot use" in str(error) and (links := sorted(one for one in folder.rglob("*") if one.is_symlink())):
+            link = links[0].relative_to(folder)
             raise DataError(f"{folder} is not what was signed: {link} is a link, not a file") from None
         if "Signature mismatch" not in str(error):
             raise DataError(f"{folder / SIGNATURE} is damaged ({shown(error, quote=False)}): copy it again") from None
         raise DataError(f"{folder} is not what was signed: {_differences(str(error))}") from None
-
-
-def _first_link(folder: Path) -> str | None:
-    return next((str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_symlink()), None)
 
 
 def _differences(said: str) -> str:

@@ -225,7 +225,9 @@ class _Output:
         self._aside: Path | None = None
         self._lock = ExitStack()
         if path is None or is_stdout(path):
-            self._lines = self._file = _stdout()
+            if sys.stdout is None:
+                raise StorageError("cannot write standard output: it is closed; name a file instead")
+            self._lines = self._file = sys.stdout.buffer
             self._flush = True
             return
         with storage_errors(self._name, full=_FULL_ADVICE):
@@ -337,12 +339,6 @@ def _is_same(source: str | Path | int, target: Path) -> bool:
         return os.path.samestat(os.stat(source), target.stat())  # noqa: PTH116
     except OSError:
         return False
-
-
-def _stdout() -> BinaryIO:
-    if sys.stdout is None:
-        raise StorageError("cannot write standard output: it is closed; name a file instead")
-    return sys.stdout.buffer
 
 
 def iter_file_pairs(src: str, tgt: str) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,14 +81,14 @@ class Plan:
     def ensemble(self) -> str:
         """The teacher's bundle and options that add the others, as words."""
         first, *others = self.teachers
-        return words([first, *(word for other in others for word in ("--ensemble", other))])
+        return shlex.join([first, *(word for other in others for word in ("--ensemble", other))])
 
     @property
     def translate_command(self) -> str:
         """The command with which the teacher translates, without its files."""
         back = self.settings.back_translation
         search = f"--sample --seed {back.seed}" if back.enabled else f"--beam {self.settings.translate.beam}"
-        options = words(self.settings.translate.options)
+        options = shlex.join(self.settings.translate.options)
         return f"{self.settings.launcher} translate {self.ensemble} {search} {options} --resume --overwrite"
 
     @property
@@ -135,10 +134,10 @@ class Plan:
         src, tgt = self.sides
         options = ["--src", *src, "--tgt", *tgt, "--to", "made/alignments"]
         if self.settings.alignments.command is not None:
-            return words([*options, "--command", self.settings.alignments.command])
+            return shlex.join([*options, "--command", self.settings.alignments.command])
         model = self.settings.alignments.model
         assert model is not None
-        return words([*options, "--bundle", self.teachers[0] if model == TEACHER else str(bundle_folder(model))])
+        return shlex.join([*options, "--bundle", self.teachers[0] if model == TEACHER else str(bundle_folder(model))])
 
     @property
     def corpus_command(self) -> str:
@@ -157,7 +156,7 @@ class Plan:
         command = ["dst-prep", "build", "--source", "files", "--src-lang", settings.src_lang]
         command += ["--tgt-lang", settings.tgt_lang, "--src", *src, "--tgt", *tgt, *options]
         command += ["--valid-src", str(settings.corpus.valid_src), "--valid-tgt", str(settings.corpus.valid_tgt)]
-        return f"{words([*command, '--out', out, '--overwrite', *settings.corpus.options])} {self._vocabulary}"
+        return f"{shlex.join([*command, '--out', out, '--overwrite', *settings.corpus.options])} {self._vocabulary}"
 
     @property
     def _vocabulary(self) -> str:
@@ -165,8 +164,10 @@ class Plan:
         folder = Path(self.teachers[0])
         joint, source = folder / TOKENIZER_NAME, folder / SRC_TOKENIZER_NAME
         src, tgt = (joint, source) if self.settings.back_translation.enabled else (source, joint)
-        apart = f"echo --no-joint --src-tokenizer-model {words([str(src)])} --tokenizer-model {words([str(tgt)])}"
-        return f"$([ -e {words([str(source)])} ] && {apart} || echo --tokenizer-model {words([str(joint)])})"
+        apart = (
+            f"echo --no-joint --src-tokenizer-model {shlex.quote(str(src))} --tokenizer-model {shlex.quote(str(tgt))}"
+        )
+        return f"$([ -e {shlex.quote(str(source))} ] && {apart} || echo --tokenizer-model {shlex.quote(str(joint))})"
 
     @property
     def trained(self) -> dict[str, list[str]]:
@@ -196,7 +197,7 @@ class Plan:
         begin = ["--init", "student/bundle"] if model == "finetuned" else []
         values = [f"--set={value}" for value in self.trained[model]]
         options = [str(section.preset), *values, "--corpus", corpora.get(model, "corpus"), *begin]
-        return f"{self.settings.launcher} train {words([*options, '--run', model, '--name', model])}"
+        return f"{self.settings.launcher} train {shlex.join([*options, '--run', model, '--name', model])}"
 
     @property
     def shortlist(self) -> bool:
@@ -208,7 +209,7 @@ class Plan:
         export = self.settings.export
         adds = export.shortlist and model != "teacher" and "--shortlist" not in export.options
         limit = ["--shortlist", "corpus"] if adds else []
-        return words(["--quantization", export.quantization, *limit, *export.options])
+        return shlex.join(["--quantization", export.quantization, *limit, *export.options])
 
     def export_after(self, model: str) -> list[str]:
         """The records of the steps before the export of a model."""
@@ -271,7 +272,7 @@ class Plan:
         for name, test in self.settings.test.items():
             files = [f"made/{name}.{system}" for system in self.systems]
             command += ["--src", str(test.src), "--ref", str(test.ref), "--systems", *files]
-        return words(command)
+        return shlex.join(command)
 
     @property
     def records(self) -> list[str]:
@@ -295,11 +296,6 @@ def bundle_folder(path: Path) -> Path:
     return path / "bundle" if (path / "bundle").is_dir() else path
 
 
-def words(options: Iterable[str]) -> str:
-    """Options as words of a shell command."""
-    return shlex.join(options)
-
-
 def check(plan: Plan) -> None:
     """Check that models translate in the right directions, that teachers share a vocabulary, and values of trainings.
 
@@ -318,7 +314,11 @@ def check(plan: Plan) -> None:
                 "only with one vocabulary; leave one out"
             )
     if settings.teacher.corpus is not None:
-        _check_corpus(settings.teacher.corpus, src, tgt)
+        from dstransformer.data import Corpus
+
+        manifest = Corpus.open(settings.teacher.corpus, verify=False).manifest
+        what = f"teacher.corpus: {settings.teacher.corpus}"
+        _check_direction(what, (manifest.src_lang, manifest.tgt_lang), (src, tgt))
     if settings.filter.reverse is not None:
         _opened(settings.filter.reverse, "filter.reverse", tgt, src)
     aligner = settings.alignments.model
@@ -362,13 +362,6 @@ def _opened(path: Path, role: str, src: str, tgt: str) -> Bundle:
         raise DataError(f"{role}: {path} {kind}: name a model from {src} to {tgt}")
     _check_direction(f"{role}: {path}", (bundle.src_lang, bundle.tgt_lang), (src, tgt))
     return bundle
-
-
-def _check_corpus(path: Path, src: str, tgt: str) -> None:
-    from dstransformer.data import Corpus
-
-    manifest = Corpus.open(path, verify=False).manifest
-    _check_direction(f"teacher.corpus: {path}", (manifest.src_lang, manifest.tgt_lang), (src, tgt))
 
 
 def _check_direction(what: str, found: tuple[str | None, str | None], wanted: tuple[str, str]) -> None:

@@ -79,8 +79,11 @@ def collect(folder: Path) -> dict[str, Any]:
     first = Path(scores["results"][0]["system"]).name.partition(".")[0]
     for result in scores["results"]:
         test, _, system = Path(result["system"]).name.partition(".")
-        if test == first and (name := measured_name(system)) in found:
+        model, _, quantization = system.partition("-")
+        name = f"{model}.{'ct2' if quantization or model == 'shipped' else 'torch'}"
+        if test == first and name in found:
             found[name]["bleu"] = result["metrics"]["bleu"]
+    shortlist = any(Path(made["path"]).name == VOCABULARY_MAP for made in by_step["ship"]["products"])
     return {
         "format_version": FORMAT_VERSION,
         "scores": scores["results"],
@@ -88,7 +91,7 @@ def collect(folder: Path) -> dict[str, Any]:
         "shipped": shipped,
         "bytes": sizes,
         "speed": speeds,
-        "chains": chains(found, shipped["model"], shortlist=has_shortlist(by_step["ship"])),
+        "chains": chains(found, shipped["model"], shortlist=shortlist),
         "cost": costs(records),
         "steps": records,
     }
@@ -103,17 +106,6 @@ def size_of(name: str, by_step: Mapping[str, Mapping[str, Any]]) -> int:
         return sum(made["bytes"] for made in by_step["ship"]["products"] if made["path"] != "shipped.json")
     products = by_step[f"export_{model}"]["products"]
     return sum(made["bytes"] for made in products if Path(made["path"]).name != VOCABULARY_MAP)
-
-
-def has_shortlist(record: Mapping[str, Any]) -> bool:
-    """Whether an export was written with a shortlist."""
-    return any(Path(made["path"]).name == VOCABULARY_MAP for made in record["products"])
-
-
-def measured_name(system: str) -> str:
-    """The name of a system among the speeds: its model and engine."""
-    model, quantization = (system.partition("-")[at] for at in (0, 2))
-    return f"{model}.{'ct2' if quantization or model == 'shipped' else 'torch'}"
 
 
 def metrics(report: Mapping[str, Any]) -> dict[str, float]:
@@ -138,8 +130,11 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     chance = {found["system"]: found for test in report["significance"] for found in test["systems"]}
     for found in report["scores"]:
         test, _, system = Path(found["system"]).name.partition(".")
-        values = [(found["metrics"][name], chance[found["system"]][name]["p_value"]) for name in ("bleu", "chrf")]
-        lines.append(row(test, system, *(cell for value, p in values for cell in (f"{value:.2f}", shown_chance(p)))))
+        cells = []
+        for name in ("bleu", "chrf"):
+            p = chance[found["system"]][name]["p_value"]  # the baseline has none
+            cells += [f"{found['metrics'][name]:.2f}", "" if p is None else f"{p:.3f}"]
+        lines.append(row(test, system, *cells))
     lines += ["", "One core, first test set.", "", *table("model.engine", "bytes", "sentences a second")]
     for name, speed in report["speed"].items():
         lines.append(row(name, f"{report['bytes'][name]:,}", f"{speed['sentences_per_second']:.1f}"))
@@ -184,11 +179,6 @@ def table(*names: str) -> list[str]:
 def row(*cells: str) -> str:
     """A row of a table."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def shown_chance(p: float | None) -> str:
-    """A p-value; the baseline has none."""
-    return "" if p is None else f"{p:.3f}"
 
 
 def chains(found: Mapping[str, Mapping[str, float]], shipped: str, *, shortlist: bool) -> list[dict[str, Any]]:

@@ -60,7 +60,11 @@ def main() -> int:
         "command": shlex.join(command) + (f" > {shlex.quote(str(options.stdout))}" if options.stdout else ""),
         "seconds": round(seconds, 2),
         "cores": options.cores,
-        "products": [describe(path) for root in options.makes for path in files_of(root)],
+        "products": [
+            {"path": str(path), "bytes": path.stat().st_size, "sha256": file_sha256(path)}
+            for root in options.makes
+            for path in files_of(root)
+        ],
     }
     replace_file(options.record, json.dumps(content, indent=2) + "\n")
     return 0
@@ -105,7 +109,7 @@ def run(step: str, command: list[str], stdout: Path | None, log: Path) -> float:
     """Run a command, and return the seconds that it took.
 
     Raises:
-        StepError: It failed; the message ends with the last line that it printed.
+        StepError: It failed; the message ends with the last error that it printed, or the last line.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -123,15 +127,11 @@ def run(step: str, command: list[str], stdout: Path | None, log: Path) -> float:
         signal.signal(signal.SIGTERM, forward)
         if status := process.wait():
             how = f"status {status}" if status > 0 else signal.Signals(-status).name
-            said = last_words(log.read_bytes()[start:].decode(errors="replace"))
+            lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
+            lines = [line.strip() for line in lines if line.strip()] or ["it printed nothing"]
+            said = next((line for line in reversed(lines) if ": error: " in line), lines[-1])
             raise StepError(f"step {step} ended with {how}: {said} (log: {log}); run the same command to go on from it")
     return time.monotonic() - began
-
-
-def last_words(printed: str) -> str:
-    """The last error among the lines that a command printed, or the last line."""
-    lines = [line.strip() for line in printed.splitlines() if line.strip()] or ["it printed nothing"]
-    return next((line for line in reversed(lines) if ": error: " in line), lines[-1])
 
 
 def files_of(root: Path) -> list[Path]:
@@ -139,11 +139,6 @@ def files_of(root: Path) -> list[Path]:
     if root.is_file():
         return [root]
     return sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
-
-
-def describe(path: Path) -> dict[str, object]:
-    """A file in a record."""
-    return {"path": str(path), "bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 if __name__ == "__main__":

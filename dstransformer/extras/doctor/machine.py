@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from dstransformer import __version__
+from dstransformer.errors import counted
 from dstransformer.extras.doctor.finding import Finding
 from dstransformer.io.requirements import PROJECT, installed_extras, supported_versions
 
@@ -105,8 +106,7 @@ def check_devices() -> Iterator[Finding]:
         yield from map(_describe_gpu, range(torch.cuda.device_count()))
     else:
         hidden = "; CUDA_VISIBLE_DEVICES hides the GPUs" if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else ""
-        cores = len(usable_cores())
-        yield Finding("devices", f"no GPU, {cores} core{'' if cores == 1 else 's'} for training{hidden}")
+        yield Finding("devices", f"no GPU, {counted(len(usable_cores()), 'core')} for training{hidden}")
 
 
 def _describe_gpu(number: int) -> Finding:

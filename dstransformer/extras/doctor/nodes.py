@@ -270,17 +270,12 @@ def judge(host: str, answer: Answer, listener: tuple[str, int] | None) -> Findin
 @contextmanager
 def _listening(port: int) -> Iterator[tuple[str, int] | None]:
     """Listen where rank 0 would. Yields address and port; None if the port is taken or the address is not known."""
-    address = _own_address()
+    listed = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        listed = subprocess.run(["hostname", "-I"], capture_output=True, text=True, timeout=10, check=False).stdout
+    address = next(iter(listed.split()), None)  # what ``deepspeed`` gives to all ranks for this machine
     if address is None or not is_free(port):
         yield None
         return
     with socket.create_server(("", port), backlog=128):  # the kernel accepts; nobody needs to answer
         yield address, port
-
-
-def _own_address() -> str | None:
-    """The address that ``deepspeed`` gives to all ranks for this machine: the first of ``hostname -I``."""
-    with suppress(OSError, subprocess.SubprocessError):
-        listed = subprocess.run(["hostname", "-I"], capture_output=True, text=True, timeout=10, check=False).stdout
-        return next(iter(listed.split()), None)
-    return None

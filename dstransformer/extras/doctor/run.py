@@ -157,20 +157,15 @@ def read_run(path: Path) -> RunFolder:
             run.written[rank] = log.stat().st_mtime
     with _noting(run.damage):
         run.config = read_config(path / "config.yaml")
-    _read_metrics(run, path / METRICS_NAME)
+    metrics = path / METRICS_NAME
+    if metrics.is_file():
+        with _noting(run.damage):
+            run.lines = list(read_records(metrics, skip_damaged=True))
+            for _ in read_records(metrics, skip_damaged=False):
+                pass
+    elif os.path.lexists(metrics):  # otherwise the run ended before its first line
+        run.damage.append(f"{metrics} is not a file")
     return run
-
-
-def _read_metrics(run: RunFolder, path: Path) -> None:
-    if not os.path.lexists(path):
-        return  # the run ended before its first line
-    if not path.is_file():
-        run.damage.append(f"{path} is not a file")
-        return
-    with _noting(run.damage):
-        run.lines = list(read_records(path, skip_damaged=True))
-        for _ in read_records(path, skip_damaged=False):
-            pass
 
 
 def _check_start(run: RunFolder) -> Iterator[Finding]:

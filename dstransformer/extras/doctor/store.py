@@ -52,7 +52,11 @@ def check_store(address: str) -> Finding:
         if is_database(address):
             check_database(address)
         else:
-            _ask(address)
+            prepare_mlflow()
+            with quiet_libraries():
+                from mlflow.tracking import MlflowClient
+
+                MlflowClient(address).search_experiments(max_results=1)
     except UnusableStoreError as error:
         return Finding("mlflow store", str(error), "FAULT")
     except Exception as error:
@@ -66,15 +70,6 @@ def check_store(address: str) -> Finding:
             advice = f"pip install {error.name}, the driver of that database"
         return Finding("mlflow store", f"{place} cannot be used: {reason}", "FAULT", advice)
     return Finding("mlflow store", f"{place} answers and fits")
-
-
-def _ask(address: str) -> None:
-    """Ask a server for its experiments. Raises whatever the client raises."""
-    prepare_mlflow()
-    with quiet_libraries():
-        from mlflow.tracking import MlflowClient
-
-        MlflowClient(address).search_experiments(max_results=1)
 
 
 def check_outboxes(runs: Path) -> Iterator[Finding]:

@@ -192,17 +192,6 @@ def _depth(selection: Selection, model: ModelConfig) -> int:
     return min(model.encoder_depth if kind == "encoder" else model.decoder_depth for kind in selection.kinds)
 
 
-def _of_side(selection: Selection, model: ModelConfig) -> str:
-    if model.encoder_depth == model.decoder_depth:
-        return ""
-    return " in its encoder" if _depth(selection, model) == model.encoder_depth else " in its decoder"
-
-
-def _other_side(selection: Selection, model: ModelConfig) -> str:
-    deeper = "encoder" in selection.kinds and model.encoder_depth > model.decoder_depth
-    return f", or --kind encoder for its {model.encoder_depth}" if deeper else ""
-
-
 def _describe_layer(layer: int | None, selection: Selection, model: ModelConfig) -> str:
     depth = _depth(selection, model)
     if layer is None and {"encoder"} < set(selection.kinds) and model.encoder_depth != model.decoder_depth:
@@ -215,9 +204,14 @@ def _check_selection(selection: Selection, model: ModelConfig) -> tuple[int | No
     layers, count = _depth(selection, model), model.num_heads
     layer = selection.layer
     if layer is not None and not 1 <= layer <= layers:
+        side = other = ""
+        if model.encoder_depth != model.decoder_depth:
+            side = f" in its {'encoder' if layers == model.encoder_depth else 'decoder'}"
+        if "encoder" in selection.kinds and model.encoder_depth > model.decoder_depth:
+            other = f", or --kind encoder for its {model.encoder_depth}"
         raise DataError(
-            f"--layer {layer}: the model has {counted(layers, 'layer')}{_of_side(selection, model)}, numbered from 1: "
-            f"give {_range(layers)}{_other_side(selection, model)}"
+            f"--layer {layer}: the model has {counted(layers, 'layer')}{side}, numbered from 1: give "
+            f"{_range(layers)}{other}"
         )
     if missing := [head for head in selection.heads if not 1 <= head <= count]:
         raise DataError(

@@ -267,7 +267,12 @@ def draw_maps(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]:
                 for number, word in enumerate(view.keys):
                     middle = x + cell * (number + 0.5)
                     axes.text(middle, y + map_height + 0.05, word, fontsize=_MAP_TEXT, color=INK, **_UPRIGHT)
-        _add_scale(axes, _MARGIN + left + maps_per_row * (map_width + _MAP_GAP), _HEADING, min(map_height, 2.2))
+        x, high = _MARGIN + left + maps_per_row * (map_width + _MAP_GAP), min(map_height, 2.2)
+        # The colour scale of the maps, with evenly spaced colours.
+        _add_map(axes, np.linspace(1.0, 0.0, 128)[:, None] ** 2, (x, x + 0.12, _HEADING + high, _HEADING))
+        for weight in (0.0, 0.05, 0.2, 0.5, 1.0):
+            y = _HEADING + high * (1.0 - weight**0.5)
+            _add_word(axes, x + 0.18, y, f"{weight:.0%}", _MAP_TEXT, ha="left")
         return _save(figure, axes)
 
 
@@ -348,13 +353,6 @@ def _add_word(axes: Axes, x: float, y: float, word: str, size: float, *, ha: str
     axes.text(x, y + 0.36 * size / 72, word, fontsize=size, color=color, ha=ha, va="baseline")
 
 
-def _add_scale(axes: Axes, x: float, y: float, high: float) -> None:
-    """The colour scale of the maps, with evenly spaced colours."""
-    _add_map(axes, np.linspace(1.0, 0.0, 128)[:, None] ** 2, (x, x + 0.12, y + high, y))
-    for weight in (0.0, 0.05, 0.2, 0.5, 1.0):
-        _add_word(axes, x + 0.18, y + high * (1.0 - weight**0.5), f"{weight:.0%}", _MAP_TEXT, ha="left")
-
-
 def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure in inches, and axes over all of it; :func:`_save` gives them inches from the top left as units."""
     figure = Figure(figsize=(width, height))
@@ -425,6 +423,7 @@ def render_page(
 
 
 def _describe(view: View) -> dict[str, Any]:
+    integers = np.rint(view.weights * SCALE).astype("<u2")  # little-endian, in the order of the array
     return {
         "title": view.title,
         "layers": len(view.weights),
@@ -432,10 +431,5 @@ def _describe(view: View) -> dict[str, Any]:
         "queries": view.queries,
         "keys": view.keys,
         "chosen": view.chosen or (),
-        "weights": _encode_weights(view.weights),
+        "weights": base64.b64encode(integers.tobytes()).decode("ascii"),
     }
-
-
-def _encode_weights(weights: Weights) -> str:
-    """The weights as 16-bit integers, little-endian, in the order of the array, in base64."""
-    return base64.b64encode(np.rint(weights * SCALE).astype("<u2").tobytes()).decode("ascii")

@@ -94,8 +94,12 @@ class TableRun:
                 for folder in ("presets", "logs"):
                     (self._out / folder).mkdir(exist_ok=True)
                 table = self.read()
-                if table.settings != self._settings:
-                    raise UserError(_describe_mismatch(self._out, table.settings, self._settings))
+                if (old := table.settings) != self._settings:
+                    name = next(name for name in {**old, **self._settings} if old.get(name) != self._settings.get(name))
+                    raise UserError(
+                        f"--out {self._out} holds a table with {name} = {old.get(name)}, not "
+                        f"{self._settings.get(name)}: give the same options to continue, or choose another folder"
+                    )
                 self._write(table)
                 for name, tree in presets.items():
                     replace_file(self._preset(name), yaml.safe_dump(tree, sort_keys=False))
@@ -118,7 +122,9 @@ class TableRun:
                 for row in self._training_order():
                     self._train(row, began, wait=0.0)
                 if self._processes.rank == 0:
-                    if waiting := self._unfinished():
+                    known = self.read().rows
+                    ended = {name for name, result in known.items() if result.status in ("done", "failed")}
+                    if waiting := [row.name for row in self.rows if row.name not in ended]:
                         self._report(f"waiting for rows that other workers train: {', '.join(waiting)}")
                     for row in self._training_order():
                         self._train(row, began, wait=-1.0)
@@ -136,12 +142,6 @@ class TableRun:
         """The table on disk; an empty one if there is none."""
         path = self._out / STATE_NAME
         return read_table(path) if path.exists() else Table(settings=self._settings, rows={})
-
-    def _unfinished(self) -> list[str]:
-        known = self.read().rows
-        return [
-            row.name for row in self.rows if row.name not in known or known[row.name].status not in ("done", "failed")
-        ]
 
     def _training_order(self) -> list[Row]:
         """The rows in the paper's order; with several workers the longest first, so that the workers end together."""
@@ -310,14 +310,6 @@ def _settings(request: TableRequest, base: Config, corpus: Corpus) -> dict[str, 
         "vocab_size": corpus.tokenizer.vocab_size,
         "corpus_digest": manifest_digest(corpus.manifest),
     }
-
-
-def _describe_mismatch(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    name = next(name for name in {**old, **new} if old.get(name) != new.get(name))
-    return (
-        f"--out {out} holds a table with {name} = {old.get(name)}, not {new.get(name)}: give the same options to "
-        "continue, or choose another folder"
-    )
 
 
 def _check_out(out: Path) -> None:

@@ -49,7 +49,8 @@ class Linearisation(Form):
     def write(self, tree: Tree) -> list[str]:
         """``(S (NP (DT) (NN) )NP (VP (VBZ) )VP )S`` for a tree. An outermost ``TOP`` over one phrase is left out."""
         symbols: list[str] = []
-        self._write(_without_top(tree), symbols, itertools.count())
+        is_wrapped = tree.label == TOP and len(tree.children) == 1
+        self._write(tree.children[0] if is_wrapped else tree, symbols, itertools.count())
         return symbols
 
     def _write(self, tree: Tree, symbols: list[str], places: Iterator[int]) -> None:
@@ -134,7 +135,3 @@ def opens_phrase(symbol: str) -> bool:
 def closes_phrase(symbol: str) -> bool:
     """Whether a symbol is ``)NP`` or ``)``."""
     return symbol.startswith(")")
-
-
-def _without_top(tree: Tree) -> Tree:
-    return tree.children[0] if tree.label == TOP and len(tree.children) == 1 else tree

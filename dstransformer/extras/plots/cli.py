@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import Command, CommandResult, Folder
 from dstransformer.errors import UserError
 from dstransformer.io.flags import argument, option
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Plot(
@@ -33,17 +29,6 @@ class Plot(
 @Plot.handler
 def run(options: Plot) -> CommandResult:
     """Draw runs or schedules, and save the picture."""
-    _check(options)
-    from dstransformer.io.figures import check_picture, save_figure
-
-    out = options.out or Path("schedule.png" if options.schedule else "training.png")
-    check_picture(out, overwrite=options.overwrite)
-    figure, summary = _draw_schedules(options.schedule, options.updates) if options.schedule else _draw_runs(options)
-    save_figure(figure, out)
-    return CommandResult(f"{summary}\n{out}")
-
-
-def _check(options: Plot) -> None:
     if bool(options.runs) == bool(options.schedule):
         raise UserError("name either the folders of runs, or presets after --schedule; see `dst plot --help`")
     if options.smooth is not None and options.schedule:
@@ -52,19 +37,21 @@ def _check(options: Plot) -> None:
         raise UserError("--updates is the range of --schedule: runs are drawn as far as they went")
     if options.smooth is not None and options.smooth < 1:
         raise UserError(f"--smooth {options.smooth}: give a number of records, from 1 (no smoothing)")
+    from dstransformer.io.figures import check_picture, save_figure
 
+    out = options.out or Path("schedule.png" if options.schedule else "training.png")
+    check_picture(out, overwrite=options.overwrite)
+    if options.schedule:
+        from dstransformer.extras.plots.schedules import draw_schedules, load_schedules
 
-def _draw_runs(options: Plot) -> tuple[Figure, str]:
-    from dstransformer.tracking.plot import draw_runs, read_runs
+        schedules = load_schedules(options.schedule)
+        lines = [f"{schedule.name}: {schedule.describe()}" for schedule in schedules]
+        figure = draw_schedules(schedules, options.updates)
+    else:
+        from dstransformer.tracking.plot import draw_runs, read_runs
 
-    runs = read_runs(options.runs)
-    lines = [f"{run.name}: update {max(curve.steps[-1] for curve in run.curves.values()):,}" for run in runs]
-    return draw_runs(runs, options.smooth or 1), "\n".join(lines)
-
-
-def _draw_schedules(names: Sequence[str], updates: int | None) -> tuple[Figure, str]:
-    from dstransformer.extras.plots.schedules import draw_schedules, load_schedules
-
-    schedules = load_schedules(names)
-    lines = [f"{schedule.name}: {schedule.describe()}" for schedule in schedules]
-    return draw_schedules(schedules, updates), "\n".join(lines)
+        runs = read_runs(options.runs)
+        lines = [f"{run.name}: update {max(curve.steps[-1] for curve in run.curves.values()):,}" for run in runs]
+        figure = draw_runs(runs, options.smooth or 1)
+    save_figure(figure, out)
+    return CommandResult("\n".join([*lines, str(out)]))

@@ -101,8 +101,10 @@ def draw_schedules(schedules: Sequence[Schedule], updates: int | None = None) ->
     axes = figure.subplots()
     formula = ": scale · d_model$^{-0.5}$ · min(step$^{-0.5}$, step · warmup_steps$^{-1.5}$)"
     style_axes(axes, f"learning rate{formula if all(one.config.kind == 'inverse_sqrt' for one in schedules) else ''}")
+    # Evenly spaced, and closer together at the beginning.
+    spaced = np.concatenate([np.linspace(1, updates, POINTS), np.geomspace(1, updates, POINTS)]).round().astype(int)
     for schedule, colour in zip(schedules, line_colours(len(schedules)), strict=True):
-        steps = _steps(schedule.corners, updates)
+        steps = sorted({*spaced.tolist(), *(corner for corner in schedule.corners if corner <= updates)})
         label = f"{label_of(schedule.name)}: {schedule.describe()}"
         axes.plot(steps, [schedule.rate(step) for step in steps], color=colour, linewidth=1.6, label=label)
         if schedule.peak <= updates:
@@ -115,9 +117,3 @@ def draw_schedules(schedules: Sequence[Schedule], updates: int | None = None) ->
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
     figure.legend(loc="outside lower center", ncols=1, frameon=False)
     return figure
-
-
-def _steps(corners: Sequence[int], updates: int) -> list[int]:
-    """Updates to draw: evenly spaced, closer together at the beginning, and these corners."""
-    spaced = np.concatenate([np.linspace(1, updates, POINTS), np.geomspace(1, updates, POINTS)]).round().astype(int)
-    return sorted({*spaced.tolist(), *(corner for corner in corners if corner <= updates)})

@@ -81,7 +81,12 @@ def sampling_bounds(
     rows = covered_rows(split, sentences)
     if fewest_sentences(split, sentences) < _GROUPS:
         return dict.fromkeys(evaluation.metrics, math.inf)
-    losses = _losses_without(validator, split)
+    groups = [validator.loss_sums(split, range(group, len(split), _GROUPS)) for group in range(_GROUPS)]
+    total = sum(groups[1:], groups[0])
+    losses = []
+    for group in groups:
+        loss, nll, tokens = (total - group).tolist()
+        losses.append({"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700.0))})
     scores = _scores_without(split, rows, evaluation, task)
     without = [{**one, **other} for one, other in zip(losses, scores, strict=True)]
     bounds = {name: _half_width([figures[name] for figures in without]) for name in without[0]}
@@ -94,15 +99,6 @@ def _half_width(values: Sequence[float]) -> float:
     mean = sum(values) / len(values)
     variance = (len(values) - 1) / len(values) * sum((value - mean) ** 2 for value in values)
     return _STUDENT * math.sqrt(2 * variance)
-
-
-def _losses_without(validator: Validator, split: Split) -> Iterator[dict[str, float]]:
-    """Loss and perplexity without each group of sentences."""
-    groups = [validator.loss_sums(split, range(group, len(split), _GROUPS)) for group in range(_GROUPS)]
-    total = sum(groups[1:], groups[0])
-    for group in groups:
-        loss, nll, tokens = (total - group).tolist()
-        yield {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700.0))}
 
 
 def _scores_without(

@@ -97,15 +97,12 @@ def _describe(report: Report) -> str:
         lines.append(f"training loss: {apart}{stopped}")
     if report.same_weights is not None:
         lines.append(f"weights: {'the same bits' if report.same_weights else 'other bits'}")
-    lines.append(_verdict(report))
-    return "\n".join(lines)
-
-
-def _verdict(report: Report) -> str:
-    equal = sum(one.verdict == "equal" for one in report.figures)
     if report.reproduced:
-        how = "equal" if equal == len(report.figures) else "equal or within its bound"
-        return f"{report.name} is reproduced: every figure is {how}"
-    failed = [f"{one.name} is {one.verdict}" for one in report.figures if not one.holds]
-    why = ", ".join(failed) if failed else "its weights have other bits, and nothing differs"
-    return f"{report.name} is NOT reproduced: {why}"
+        is_equal = all(one.verdict == "equal" for one in report.figures)
+        how = "equal" if is_equal else "equal or within its bound"
+        lines.append(f"{report.name} is reproduced: every figure is {how}")
+    else:
+        failed = [f"{one.name} is {one.verdict}" for one in report.figures if not one.holds]
+        why = ", ".join(failed) if failed else "its weights have other bits, and nothing differs"
+        lines.append(f"{report.name} is NOT reproduced: {why}")
+    return "\n".join(lines)

@@ -6,7 +6,6 @@ import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,17 +156,27 @@ def reproduce(request: Request, say: Say) -> Report | None:
         DstError: The training failed or was stopped.
     """
     record = records.read(request.recorded)
-    bundle = _recorded_bundle(request) if request.evaluate_only else None
+    bundle = None
+    if request.evaluate_only:
+        if request.recorded.is_file():
+            raise UserError(f"--evaluate-only: {request.recorded} holds no weights; name the run or the bundle")
+        bundle = open_bundle(request.recorded)
+        bundle.verify_weights()
     processes = _processes(request, record)
     parent = None if bundle is not None else _parent(request, record)
     _check_out(request.out, record)
-    with _alone() as world:
-        threads = None if bundle is not None else _threads(record)
+    world = join_world(Processes(0, 0, 1), dict(os.environ))  # this process is the only one of its group
+    try:
+        threads = None if bundle is not None else (record.provenance.get("hardware") or {}).get("threads")
+        if not (isinstance(threads, str) and threads.isdigit()):  # a number if all processes had as many on a CPU
+            threads = None
         is_finished = bundle is None and _is_finished(request.run, record)
         here = describe_environment(world, processes, threads)
         changed = differences(record.provenance, records.read(request.run).provenance if is_finished else here)
-        for line in describe_differences(changed):
-            say(line)
+        if not changed:
+            say("differs   nothing: all figures must be equal")
+        for name, (recorded, now) in changed.items():
+            say(f"differs   {name}: recorded {recorded}, here {now}")
         found = find_corpus(record, request.corpus, request.out / "corpus")
         if found is None:
             _claim(request.out, record)
@@ -184,23 +193,8 @@ def reproduce(request: Request, say: Say) -> Report | None:
                 return None
             _train(request, arguments, processes, threads, say)
         return _compare_training(record, request.run, found, world)
-
-
-def describe_differences(changed: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Lines that say what differs."""
-    if not changed:
-        yield "differs   nothing: all figures must be equal"
-    for name, (recorded, here) in changed.items():
-        yield f"differs   {name}: recorded {recorded}, here {here}"
-
-
-def _recorded_bundle(request: Request) -> Bundle:
-    """The bundle of the record, whose weights are evaluated again."""
-    if request.recorded.is_file():
-        raise UserError(f"--evaluate-only: {request.recorded} holds no weights; name the run or the bundle")
-    bundle = open_bundle(request.recorded)
-    bundle.verify_weights()
-    return bundle
+    finally:
+        leave_world()
 
 
 def _processes(request: Request, record: Record) -> int:
@@ -219,12 +213,6 @@ def _processes(request: Request, record: Record) -> int:
             "--prepare-only to train with a launcher"
         )
     return processes
-
-
-def _threads(record: Record) -> str | None:
-    """The number of threads of each process on a CPU, if all had the same."""
-    threads = (record.provenance.get("hardware") or {}).get("threads")
-    return threads if isinstance(threads, str) and threads.isdigit() else None
 
 
 def _check_out(out: Path, record: Record) -> None:
@@ -250,16 +238,6 @@ def _claim(out: Path, record: Record) -> None:
         out.mkdir(parents=True, exist_ok=True)
     if not (out / RECORD_NAME).is_file():
         record.write(out / RECORD_NAME)
-
-
-@contextmanager
-def _alone() -> Iterator[World]:
-    """This process as the only one of its group."""
-    world = join_world(Processes(0, 0, 1), dict(os.environ))
-    try:
-        yield world
-    finally:
-        leave_world()
 
 
 def _is_finished(run: Path, record: Record) -> bool:

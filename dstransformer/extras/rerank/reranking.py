@@ -309,7 +309,8 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize
     fixed = sum((_counts(metric, "", reference)[0] for reference in missing), np.zeros(10, dtype=np.int64))
 
     def bleu(choice: Sequence[int]) -> float:
-        return _bleu(sum((rows[chosen] for (rows, _), chosen in zip(statistics, choice, strict=True)), fixed))
+        sums = sum((rows[chosen] for (rows, _), chosen in zip(statistics, choice, strict=True)), fixed).tolist()
+        return float(BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp").score)
 
     tables = [_terms(group) for group in groups]
     tried = {weights: bleu([int((table @ weights).argmax()) for table in tables]) for weights in GRID}
@@ -334,11 +335,6 @@ def _counts(metric: BLEU, text: str, reference: str) -> tuple[npt.NDArray[np.int
     """The sufficient statistics of BLEU, ``(10,)``: matches and n-grams of four orders, both lengths; sentence BLEU."""
     found = metric.sentence_score(text, [reference])
     return np.array([*found.counts, *found.totals, found.sys_len, found.ref_len], dtype=np.int64), float(found.score)
-
-
-def _bleu(sums: npt.NDArray[np.int64]) -> float:
-    values = sums.tolist()
-    return float(BLEU.compute_bleu(values[:4], values[4:8], values[8], values[9], smooth_method="exp").score)
 
 
 #: The utilities, and what weights the hypotheses of a list.

@@ -158,14 +158,11 @@ class Batcher:
             if self._stopping:
                 raise StoppingError
             if len(self._waiting) + len(queries) > self._queue:
-                raise QueueFullError(len(self._waiting), self._retry_after())
+                seconds = len(self._waiting) / self._rate if self._rate else 1.0
+                raise QueueFullError(len(self._waiting), min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER))
             self._waiting.extend(_Item(job, index, query, now) for index, query in enumerate(queries))
             self._unfinished.add(job)
             self._changed.notify()
-
-    def _retry_after(self) -> int:
-        seconds = len(self._waiting) / self._rate if self._rate else 1.0
-        return min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER)
 
     def drop(self, job: Job) -> None:
         """Drop a request: remove its waiting sentences from the queue and ignore the results of the others."""
@@ -232,7 +229,12 @@ class Batcher:
                 self._translate(batch)
         except Exception as error:
             if len(batch) == 1:
-                self._fail(batch[0].job, error)
+                job = batch[0].job
+                with self._changed:
+                    self._waiting = deque(item for item in self._waiting if item.job is not job)
+                    if job in self._unfinished:
+                        self._unfinished.discard(job)
+                        job.future.set_exception(error)
                 return
             for item in batch:  # one of them may have caused the error: try each alone
                 self._work([item])
@@ -258,10 +260,3 @@ class Batcher:
             if job in self._unfinished:
                 self._unfinished.discard(job)
                 job.future.set_result(result)
-
-    def _fail(self, job: Job, error: Exception) -> None:
-        with self._changed:
-            self._waiting = deque(item for item in self._waiting if item.job is not job)
-            if job in self._unfinished:
-                self._unfinished.discard(job)
-                job.future.set_exception(error)

@@ -51,8 +51,11 @@ class ModelProcess:
         context = multiprocessing.get_context("spawn")
         self._lock = threading.Lock()
         self._pool = ProcessPoolExecutor(1, context, initializer=_prepare)
-        with _blocked(_STOP_SIGNALS):  # the process inherits the blocked signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # the process inherits the blocked signals
+        try:
             self._loading = self._pool.submit(_load, load)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         (self._process,) = set(multiprocessing.active_children()) - others
         self.pid = self._process.pid or 0
 
@@ -107,15 +110,6 @@ class ModelProcess:
             with self._lock:
                 self._pool.shutdown()  # which takes the exit status of the process; two at a time would lose it
             raise ModelEndedError(self.ended or "the process of the model has ended") from None
-
-
-@contextmanager
-def _blocked(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 #: The model, in its process.

@@ -73,8 +73,10 @@ def serve(
         )  # fmt: skip
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+        address, own_port = listener.getsockname()[:2]
+        place = f"[{address}]" if ":" in address else address
         note(
-            f"dst: serving {info.path} at {_address(listener)} (beam {service.beam_size}, "
+            f"dst: serving {info.path} at http://{place}:{own_port} (beam {service.beam_size}, "
             f"{info.decoding['device']}, {info.decoding['precision']}); Ctrl-C ends"
         )  # fmt: skip
         failure, lost = _run(uvicorn.Server(config), listener, service)
@@ -140,8 +142,3 @@ def _listen(host: str, port: int) -> socket.socket:
         }
         text = advice.get(error.errno or 0)
         raise (UserError(text) if text else StorageError(f"cannot listen on {host}:{port}: {error.strerror}")) from None
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dstransformer import __version__
@@ -65,8 +64,9 @@ class Service:
             report=self.metrics.count_batch,
         )
         self.metrics.watch_queue(lambda: self.batcher.waiting, lambda: self.batcher.unfinished)
+        folder = info.path.resolve()
         self._facts: dict[str, Any] = {
-            "model": _name(info.path),
+            "model": folder.parent.name if folder.name == "bundle" else folder.name,
             "weights_sha256": info.weights_sha256,
             "src_lang": info.src_lang,
             "tgt_lang": info.tgt_lang,
@@ -349,21 +349,15 @@ def _join_parts(
 
 def _check_characters(texts: Sequence[str], sentences: int) -> None:
     for index, text in enumerate(texts):
-        if not _is_text(text):
-            raise RefusedError(422, f"{_label(index, sentences)} has half a surrogate pair, which is no character")
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # JSON can spell halves of surrogate pairs, which UTF-8 cannot
+            label = _label(index, sentences)
+            raise RefusedError(422, f"{label} has half a surrogate pair, which is no character") from None
 
 
 def _label(index: int, sentences: int) -> str:
     return f"sentence {index + 1}" if index < sentences else "a prefix"
-
-
-def _is_text(text: str) -> bool:
-    """JSON can spell halves of surrogate pairs, which UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _describe_all(
@@ -394,7 +388,11 @@ def _finish(candidate: Candidate, source: MarkedText, added: int, request: Trans
 
 def _describe(candidates: Sequence[Candidate], n_best: int | None) -> dict[str, Any]:
     """The answer for one sentence."""
-    best, *_ = described = [_describe_one(each) for each in candidates]
+    described = []
+    for each in candidates:
+        links = {} if each.alignment is None else {"alignment": each.alignment}
+        described.append({"text": each.text, "score": each.score, "log_probability": each.log_probability, **links})
+    best = described[0]
     if n_best is None:
         return {name: value for name, value in best.items() if name in ("text", "alignment")}
     return {name: value for name, value in best.items() if name != "log_probability"} | {"n_best": described}
@@ -405,14 +403,3 @@ def _describe_empty(source: MarkedText, request: TranslateRequest) -> dict[str, 
     text = place_tags(source, "", ()) if request.markup else ""
     links: dict[str, Any] = {"alignment": []} if request.alignments else {}
     return {"text": text, **links} | ({} if request.n_best is None else {"n_best": []})
-
-
-def _describe_one(candidate: Candidate) -> dict[str, Any]:
-    scores = {"text": candidate.text, "score": candidate.score, "log_probability": candidate.log_probability}
-    return scores if candidate.alignment is None else {**scores, "alignment": candidate.alignment}
-
-
-def _name(bundle: Path) -> str:
-    """Of the folder; of the run or the checkpoint if the folder is only called ``bundle``."""
-    path = bundle.resolve()
-    return path.parent.name if path.name == "bundle" else path.name
