@@ -1,4 +1,4 @@
-"""``dst ds-config``: print the DeepSpeed JSON of an experiment, or what can be made of one for another program."""
+"""``dst presets`` and ``dst ds-config``: what experiments there are, and the DeepSpeed JSON of one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,21 @@ from dstransformer.io.progress import note, say
 
 if TYPE_CHECKING:
     from dstransformer.config import Config
+
+
+class Presets(Command, examples=("dst presets",)):
+    """List the presets."""
+
+
+@Presets.handler
+def list_presets(_: Presets) -> CommandResult:
+    """List the names of the presets, and the first sentence of each summary."""
+    from dstransformer.config import preset_names, preset_summary
+
+    names = preset_names()
+    width = max(map(len, names))
+    first = {name: preset_summary(name).partition(". ")[0].rstrip(".") for name in names}
+    return CommandResult("\n".join(f"{name:<{width}}  {summary}" for name, summary in first.items()))
 
 
 class DsConfig(

@@ -17,9 +17,9 @@ from dstransformer.io.command import CommandParser, print_text, run_guarded, set
 
 #: The commands by what they are for; ``dst --help`` lists them so.
 GROUPS = {
-    "every day": ("cli.train:Train", "cli.translate:Translate", "cli.evaluate:Evaluate", "cli.presets:Presets"),
+    "every day": ("cli.train:Train", "cli.translate:Translate", "cli.evaluate:Evaluate", "cli.ds_config:Presets"),
     "models": (
-        "cli.export:Export", "cli.import_model:Import", "extras.serving.cli:Serve", "cli.average:Average",
+        "cli.export:Export", "cli.import_model:Import", "extras.serving.cli:Serve", "cli.checkpoints:Average",
         "extras.reproduction.sign:Sign", "extras.reproduction.sign:Verify",
     ),
     "runs": (
