@@ -88,9 +88,8 @@ def clean_mono(
         UserError, DataError: An option, a file or ``out`` cannot be used; finished stages stay in ``work``.
         StorageError: A write failed.
     """
-    inputs = [
-        local_text(name).path for name in (*options.text, *(options.held_out_text or ())) if isinstance(name, Path)
-    ]
+    names = (*options.text, *(options.held_out_text or ()))
+    inputs = [local_text(name).path for name in names if isinstance(name, Path)]
     _check_output(out, inputs, overwrite)
     check_paths(out.absolute(), work, inputs)
     part = Part("mono", options, open_mono(options, progress))
