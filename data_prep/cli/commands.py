@@ -294,7 +294,7 @@ def _text(arguments: argparse.Namespace) -> None:
 
 def _completion(arguments: argparse.Namespace) -> None:
     from data_prep.recipe.recipe import recipe_summaries
-    from dstransformer.io.completion import completion_script
+    from dstransformer.io.command import completion_script
 
     with printing(needed=True):
         print(completion_script(build_parser(), arguments.shell, {"recipe": list(recipe_summaries())}))

@@ -29,8 +29,8 @@ from data_prep.stages.dedup import (
     mark_bucket,
     write_keys,
 )
+from data_prep.stages.holdout import held_out_hash, load_held_out
 from data_prep.stages.near_duplicates import drop_near_duplicates, load_minhash
-from data_prep.stages.overlap import held_out_hash, load_held_out
 from data_prep.stages.read import Read
 from data_prep.stages.rules import RULES
 from data_prep.stages.text import (

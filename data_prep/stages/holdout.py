@@ -3,14 +3,18 @@
 A sentence that several pairs share counts once, where it is first. The first occurrences are found as those of repeated
 pairs are (:mod:`data_prep.stages.dedup`). Random ones are chosen by their number, and all pairs that share their
 sentence leave the training text.
+
+The overlap of the training text with held-out text is always counted, and with ``--drop-overlap`` removed. Sentences
+are compared in Unicode form NFKC, whatever ``--normalise`` is. Held-out sets are small, so their hashes are kept in
+memory while the training text is read.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +31,7 @@ from data_prep.stages.dedup import (
     mark_bucket,
     write_keys,
 )
-from data_prep.stages.text import Counts, fold, hash_texts
+from data_prep.stages.text import Counts, Hashes, comparison_keys, fold, hash_texts
 from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
 from data_prep.store.pairs import (
     Chunk,
@@ -42,12 +46,16 @@ from data_prep.store.pairs import (
     write_kept,
 )
 from data_prep.workers import Workers, list_results, run_tasks
+from dstransformer.data import Overlap
 from dstransformer.errors import UserError
+from dstransformer.io.files import file_sha256
 from dstransformer.io.progress import Progress
 
 #: In the folder of a chunk: the keys of its source sentences; the rows that can be held out; the pairs that are left.
 #: In that of the chunks: the keys of the sentences that are held out.
 _SOURCES, _USABLE, _PAIRS, _CHOSEN = "sources", "usable", "pairs.arrow", "chosen"
+
+_SPLITS = ("validation", "test")
 
 
 class _Hashed(Report):
@@ -206,3 +214,65 @@ def _drop_held_out(search: _Search, chunk: Chunk) -> Kept:
         return write_kept(iter_chunk(chunk), keep, folder / _PAIRS, search.parts)
 
     return write_chunk(_kept_chunk(search.root, chunk.number), Kept, write)
+
+
+class HeldOut:
+    """The hashes of the held-out splits, with which training text is compared."""
+
+    def __init__(self, read: Path) -> None:
+        """Hash the held-out splits in the folder ``read``."""
+        self._splits: dict[str, tuple[Hashes, Hashes]] = {}  # of source sentences, and of pairs
+        for path in (read / f"{name}.arrow" for name in _SPLITS):
+            if path.exists():
+                src, pairs = zip(*(comparison_keys(batch) for batch in iter_pairs(path)), strict=True)
+                self._splits[path.stem] = np.concatenate(src), np.concatenate(pairs)
+        self._src = _distinct(src for src, _ in self._splits.values())
+        self._pairs = _distinct(pairs for _, pairs in self._splits.values())
+
+    def contains(self, src_keys: Hashes) -> npt.NDArray[np.bool_]:
+        """Tell which training pairs have a source sentence of a held-out split."""
+        return _contains(self._src, src_keys)
+
+    def found(self, src_keys: Hashes, pair_keys: Hashes) -> tuple[Hashes, Hashes]:
+        """Return the held-out source sentences, and the pairs, that are among training pairs."""
+        src, pairs = (
+            np.unique(keys[_contains(own, keys)]) for own, keys in ((self._src, src_keys), (self._pairs, pair_keys))
+        )
+        return src, pairs
+
+    def report(self, src: set[int], pairs: set[int]) -> dict[str, Overlap]:
+        """Return the overlap of each held-out split, given all that was found in the training text."""
+        return {
+            name: Overlap(sentences=_count(own_src, src), pairs=_count(own_pairs, pairs))
+            for name, (own_src, own_pairs) in self._splits.items()
+        }
+
+
+def held_out_hash(read: Path) -> str:
+    """A hash of the held-out splits in the folder ``read``."""
+    paths = [read / f"{name}.arrow" for name in _SPLITS]
+    return " ".join(file_sha256(path) if path.exists() else "none" for path in paths)
+
+
+@lru_cache(maxsize=1)
+def load_held_out(read: Path, content: str) -> HeldOut:
+    """The held-out splits in the folder ``read``. A worker keeps them while :func:`held_out_hash` stays the same."""
+    del content
+    return HeldOut(read)
+
+
+def _distinct(hashes: Iterable[Hashes]) -> Hashes:
+    return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *hashes]))
+
+
+def _contains(own: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    """Tell which of ``hashes`` are among ``own``, which is sorted."""
+    if not len(own):
+        return np.zeros(len(hashes), dtype=bool)
+    places = np.minimum(np.searchsorted(own, hashes), len(own) - 1)
+    found: npt.NDArray[np.bool_] = own[places] == hashes
+    return found
+
+
+def _count(hashes: Hashes, found: set[int]) -> int:
+    return sum(key in found for key in hashes.tolist())

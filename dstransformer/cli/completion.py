@@ -23,7 +23,7 @@ def run(options: Completion) -> CommandResult:
     """Print the script."""
     from dstransformer.cli.program import build_parser
     from dstransformer.config import AUTO_PRECISION, fragment_names, preset_names
-    from dstransformer.io.completion import completion_script
+    from dstransformer.io.command import completion_script
 
     values = {"preset": preset_names(), "ds": [*fragment_names(), AUTO_PRECISION]}
     return CommandResult(completion_script(build_parser(), options.shell, values))

@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -299,3 +299,36 @@ def _report_error(program: str, error: DstError, *, reports_errors: bool, cause:
         say(f"{program} (rank {error.rank}): error: {text}")
     elif reports_errors:
         say(f"{program}: error: {text}")
+
+
+#: What help calls values that are names of files, and of folders, in capitals.
+_FILES = ("FILE", "MODEL", "NBEST", "PATH", "PYTHON", "REF", "SPM", "TREES", "KEY")
+_FOLDERS = ("BUNDLE", "CORPUS", "DIR", "FOLDER", "OUT", "RUN", "RUN_OR_BUNDLE")
+
+
+def completion_script(parser: argparse.ArgumentParser, shell: str, values: Mapping[str, Collection[str]]) -> str:
+    """Write the script with which a shell, by shtab, completes the command line of a program.
+
+    Args:
+        parser: The parser of the program, which is changed: build one for this.
+        shell: ``bash``, ``zsh`` or ``fish``.
+        values: Known values of arguments, by the name of the argument.
+    """
+    import shtab  # the parser alone must load fast
+
+    _add_completers(parser, values)
+    return shtab.complete(parser, shell)
+
+
+def _add_completers(parser: argparse.ArgumentParser, values: Mapping[str, Collection[str]]) -> None:
+    import shtab
+
+    for action in parser._actions:
+        name = str(action.metavar or action.dest).upper()
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                _add_completers(command, values)
+        elif action.dest in values:
+            action.choices = values[action.dest]
+        elif name in _FILES + _FOLDERS and action.choices is None:
+            action.complete = shtab.FILE if name in _FILES else shtab.DIRECTORY  # type: ignore[attr-defined]
