@@ -138,12 +138,8 @@ def main() -> None:
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")
-            said = {
-                "step": None if diverged else trainer.state.step,
-                "unchanged": unchanged,
-                "diverged": diverged,
-                "micro_batches": trainer.config.batch.micro_batches,
-            }
+            said = {"step": None if diverged else trainer.state.step, "unchanged": unchanged, "diverged": diverged}
+            said |= {} if room is None else {"micro_batches": trainer.config.batch.micro_batches}
             (run / "outcome.json").write_text(json.dumps(said))
         world.barrier()
     leave_world()

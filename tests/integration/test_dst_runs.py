@@ -94,7 +94,7 @@ class TestResult:
         steps = [f"step-{step:08}" for step in (3, 6, 9, 12)]
         assert (plain_run / "checkpoints" / "latest").read_text().strip() == steps[-1]
         assert sorted(path.name for path in (plain_run / "checkpoints").glob("step-*")) == steps
-        files = {"model.safetensors", "config.yaml", "tokenizer.model", "provenance.json"}
+        files = {"dst.json", "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json"}
         assert {path.name for path in (plain_run / "bundle").iterdir()} == files
         assert '"launcher": "no launcher"' in (plain_run / "logs" / "start.json").read_text()
 

@@ -140,9 +140,10 @@ def test_everything_that_uses_a_model_uses_both(
 def test_a_ctranslate2_export_holds_both(bundle: Bundle, texts: tuple[list[str], list[str]], tmp_path: Path) -> None:
     export_ct2(bundle.path, tmp_path / "ct2")
     export_ct2(bundle.path, tmp_path / "ct2", overwrite=True)
-    ours, theirs = Translator.load(bundle).search(texts[0]), open_ct2(tmp_path / "ct2").search(texts[0])
-    same = [one.tokens == other.tokens for (one,), (other,) in zip(ours, theirs, strict=True)]
-    assert sum(same) > 0.8 * len(same)
+    ct2 = open_ct2(tmp_path / "ct2", beam_size=1)
+    found = zip(Translator.load(bundle, settings=ct2.settings).search(texts[0]), ct2.search(texts[0]), strict=True)
+    both = [(one.tokens, other.tokens[: len(one.tokens)]) for (one,), (other,) in found]  # whose limit is a batch's
+    assert sum(one == other for one, other in both) > 0.8 * len(both)
 
 
 def test_a_bundle_without_the_source_model_is_refused(bundle: Bundle, tmp_path: Path) -> None:

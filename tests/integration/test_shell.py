@@ -64,7 +64,7 @@ def test_no_number_of_a_build_is_cut_in_a_narrow_terminal(tmp_path: Path) -> Non
     sizes = ["--pairs", "3000", "--valid-size", "5", "--test-size", "5"]
     build = ["build", "--source", "toy", *sizes, "--out", str(tmp_path / "corpus")]
     lines = visible(run_in_terminal("-m", "data_prep", *build, columns=60))
-    done = r"train a bpe vocabulary of 2,000 .* 6000/6000 0:\S+"
+    done = r"train a bpe vocabulary of 1,000 .* 6000/6000 0:\S+"
     assert any(re.fullmatch(done, line) for line in lines), lines
     assert [line for line in lines if "…" in line] == []
 

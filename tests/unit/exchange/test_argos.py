@@ -110,7 +110,7 @@ def test_what_a_package_cannot_hold_is_refused(reason: str, tmp_path: Path) -> N
     else:
         provenance = {"src_lang": None}
     bundle = random_bundle(tmp_path / "bundle", tokenizer, provenance, **changes)
-    with pytest.raises(DataError, match=f"{bundle} {reason}"):
+    with pytest.raises(DataError, match=f"{bundle.name} {reason}"):
         export_argos(bundle, tmp_path / "out.argosmodel")
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 

@@ -74,14 +74,15 @@ def test_a_beam_translates_as_well_as_ours(trained: Path, exported: Path, toy_co
 
 
 def test_scores_are_those_of_ctranslate2(exported: Path, learned: list[str]) -> None:
-    """The log-probability over a power of the length, the end included; outputs of a beam are ranked by it."""
+    """The log-probability over a power of the length, with the end if there is one; a beam is ranked by it."""
     ct2 = open_ct2(exported)
     power = length_exponent(ct2.settings)
     for outputs in ct2.search(learned[:20], n_best=3):
         assert len({tuple(one.tokens) for one in outputs}) == 3
         assert [one.score for one in outputs] == sorted((one.score for one in outputs), reverse=True)
         for one in outputs:
-            assert one.score == pytest.approx(one.log_probability / (len(one.tokens) + 1) ** power)
+            lengths = len(one.tokens), len(one.tokens) + 1
+            assert one.score in [pytest.approx(one.log_probability / length**power) for length in lengths]
 
 
 @pytest.mark.slow
@@ -129,7 +130,7 @@ def test_outputs_have_a_maximum_length(exported: Path, learned: list[str]) -> No
 
 def test_the_least_length_may_exceed_the_limit(exported: Path, learned: list[str]) -> None:
     ct2 = open_ct2(exported, min_tokens=40, max_extra_tokens=0)
-    assert [len(one.tokens) for (one,) in ct2.search(learned[:3])] == [40] * 3
+    assert all(len(one.tokens) >= 40 for (one,) in ct2.search(learned[:3]))
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -152,8 +153,8 @@ def test_rows_beyond_the_pieces_are_no_output(tmp_path: Path, trained: Path, lea
     model = config.model.model_copy(update={"vocab_multiple": size + 1})  # one row that is no piece, and likely
     changed = config.model_copy(update={"model": model})
     save_bundle(tmp_path / "bundle", weights | {"embedding.weight": matrix}, changed, opened.tokenizer, {"step": 1})
-    statements = [line for line in learned if line.endswith(".")][:40]
-    assert all(text.endswith(".") for text in open_ct2(tmp_path / "bundle").translate(statements))
+    with_row, without = (open_ct2(path, beam_size=1).translate(learned[:40]) for path in (tmp_path / "bundle", trained))
+    assert with_row == without
 
 
 def test_there_is_no_pruning(tmp_path: Path, trained: Path) -> None:

@@ -145,7 +145,7 @@ def test_the_command_makes_and_uses_it(
             ["export", "ct2", str(trained), out, *asked[:2], "--shortlist-frequent", "0"],
             "--shortlist-frequent 0: give 1",
         ),
-        (["export", "ct2", str(trained), str(tmp_path / "x"), "--shortlist", str(trained)], "manifest.json"),
+        (["export", "ct2", str(trained), str(tmp_path / "x"), "--shortlist", str(trained)], str(trained)),
         (["translate", str(trained), str(text), "--no-shortlist"], "--no-shortlist is for --engine ct2"),
     ):
         capsys.readouterr()
