@@ -22,7 +22,7 @@ UPDATES = 30
 ALLOWED = {"fp32": (1e-4, 1e-3), "bf16": (2e-3, 1e-2), "fp16": (2e-3, 1e-2)}
 
 #: BLEU of the toy on its test split after `make quickstart` on CPUs, in fp32, and how far below it bf16 may be.
-TOY_BLEU, TOY_MARGIN = 93.95, 3.0
+TOY_BLEU, TOY_MARGIN = 96.44, 3.0
 
 REFERENCE = "cpu-fp32"
 

@@ -238,5 +238,5 @@ def test_the_record_of_the_quickstart_is_of_its_training() -> None:
     assert found.world_size == 2
     assert found.corpus is not None
     assert found.corpus["command"].startswith("dst-prep build --source toy ")
-    assert "--pairs 100000 --seed 1 --valid-size 500 " in found.corpus["command"]
+    assert "--pairs 50000 --seed 1 --valid-size 500 " in found.corpus["command"]
     assert f"BLEU {found.figures['test']['bleu']:.2f}" in (REPOSITORY / "benchmarks/results/runs.md").read_text()
