@@ -31,6 +31,10 @@ from dstransformer.errors import ConfigError
 BLOCK_PAIRS = 1024
 WINDOW_BLOCKS = 256
 
+#: Bytes of memory for planning: for each pair whose lengths are in memory, and for each use of a pair (a mixture may
+#: use it several times) in an order. There are the orders of this epoch and of the next.
+_LENGTH_BYTES, _ORDER_BYTES = 8, 4
+
 #: Maximum pairs that are planned at once, because the order is int32.
 MAX_PAIRS = 2**31 - 1
 
@@ -105,6 +109,26 @@ def build_planner(split: Split, budget: Budget, seed: int, mixture: Mixture | No
 def is_windowed(pairs: int, window_pairs: int) -> bool:
     """Whether a corpus of this many pairs is planned in windows."""
     return 0 < window_pairs < pairs
+
+
+def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple[int, int]:
+    """Pairs planned at once, and the memory that planning takes in each process.
+
+    Args:
+        pairs: Pairs of the training split.
+        mixture: Chooses the pairs of each epoch; None takes every pair once.
+        window_pairs: ``training.window_pairs``.
+
+    Returns:
+        The pairs that are planned at once, repeated ones as often as they are used, and the bytes.
+    """
+    uses = pairs if mixture is None else mixture.max_pairs()
+    if is_windowed(pairs, window_pairs):  # of a window and the next, a repeated block as often as it is used
+        return min(uses, window_pairs), 2 * (_LENGTH_BYTES + _ORDER_BYTES) * min(uses, window_pairs)
+    if mixture is None:
+        return uses, _LENGTH_BYTES * pairs + 2 * _ORDER_BYTES * uses
+    # The order of a source, which may be larger than its share of an epoch, and a copy of the pairs chosen.
+    return uses, _LENGTH_BYTES * pairs + _ORDER_BYTES * (max(mixture.sizes) + 3 * uses)
 
 
 class EpochPlanner:

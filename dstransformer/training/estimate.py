@@ -33,10 +33,13 @@ from dstransformer.training.automatic import choose, emulation_warning, native_p
 from dstransformer.training.checkpoints.resume import check_resumed
 from dstransformer.training.runtime import check_sections, model_state_bytes
 from dstransformer.training.setup import (
+    GIB,
     Setup,
     TrainRequest,
     check_corpus,
+    check_memory,
     find_resume_point,
+    machine_memory,
     resolve_alone,
 )
 
@@ -127,7 +130,7 @@ class DryRun:
 
 
 def dry_run(request: TrainRequest, setup: Setup | None = None) -> DryRun:
-    """Check configuration, corpus and resumption in one process, and plan the first epoch.
+    """Check configuration, corpus, resumption and the memory that planning takes in one process; plan the first epoch.
 
     Args:
         request: The options of the run.
@@ -135,7 +138,7 @@ def dry_run(request: TrainRequest, setup: Setup | None = None) -> DryRun:
 
     Raises:
         UserError: :func:`dstransformer.training.run.train` would raise it as well. It also checks what depends on the
-            other processes and their devices (the attention backend), and creates the run folder.
+            other processes and their devices (the attention backend, the memory of a node), and creates the run folder.
     """
     setup = setup or resolve_alone(request)
     resumed = find_resume_point(request, setup)
@@ -144,6 +147,7 @@ def dry_run(request: TrainRequest, setup: Setup | None = None) -> DryRun:
     device = own_device()
     setup = choose(setup, resumed, native_precisions(device))
     check_corpus(setup, verify=True)
+    check_memory(setup, 1, machine_memory(), weights=False)
     if resumed is not None:
         check_resumed(resumed, setup.config, setup.free_keys)
     estimated = estimate(setup)
@@ -153,7 +157,7 @@ def dry_run(request: TrainRequest, setup: Setup | None = None) -> DryRun:
     model, vocab_size = setup.config.model, setup.corpus.tokenizer.vocab_size
     largest_layer = model.d_model * max(model.embedding_rows(vocab_size), model.d_ff)
     by_stage = model_state_bytes(estimated.parameters, largest_layer, setup.world_size)
-    return DryRun(setup, estimated, {stage: size / 2**30 for stage, size in by_stage.items()}, warnings)
+    return DryRun(setup, estimated, {stage: size / GIB for stage, size in by_stage.items()}, warnings)
 
 
 def estimate(setup: Setup) -> Estimate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +25,7 @@ from dstransformer.config import (
 from dstransformer.data import Corpus
 from dstransformer.data.mixture import Mixture, build_mixture
 from dstransformer.data.plan import build_budget
-from dstransformer.data.windows import check_split
+from dstransformer.data.windows import SUGGESTED_WINDOW, check_split, plan_memory
 from dstransformer.distributed.launcher import Processes, check_environment, check_launch, read_processes
 from dstransformer.errors import ConfigError, DataError, counted, shown
 from dstransformer.io.files import replace_file, storage_errors
@@ -40,6 +41,8 @@ from dstransformer.training.pretrained import Pretrained, check_pretrained, open
 if TYPE_CHECKING:
     from dstransformer.distributed.world import World
     from dstransformer.evaluation.task import Task
+
+GIB = 2**30
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -331,7 +334,7 @@ def _check_form(config: Config, corpus: Corpus) -> None:
 
 
 def check_setup(setup: Setup, world: World) -> None:
-    """Check corpus and attention backend on every rank. Collective.
+    """Check corpus, attention backend and memory on every rank. Collective.
 
     Raises:
         UserError: A check failed on any rank; raised on all of them.
@@ -344,3 +347,49 @@ def check_setup(setup: Setup, world: World) -> None:
         check_backend(
             setup.config.model, setup.config.training.attention_backend, world.device, DTYPES[setup.precision]
         )
+    processes = world.gather(platform.node()).count(platform.node())
+    with world.collective_errors():
+        check_memory(setup, processes, machine_memory())
+
+
+def check_memory(setup: Setup, processes: int, available: int, *, weights: bool = True) -> None:
+    """Check that a node's memory holds what each process builds in full: the model's fp32 weights, and a plan.
+
+    Args:
+        setup: The experiment.
+        processes: Processes on the node.
+        available: Its memory in bytes.
+        weights: Whether the model is built.
+
+    Raises:
+        ConfigError: The memory is too small.
+    """
+    from dstransformer.model import parameter_count
+
+    tokenizer, pairs = setup.corpus.tokenizer, setup.corpus.manifest.splits["train"].pairs
+    parameters = parameter_count(setup.config.model, tokenizer.vocab_size, tokenizer.src.vocab_size) if weights else 0
+    at_once, planning = plan_memory(pairs, setup.mixture, setup.config.training.window_pairs)
+    if (4 * parameters + planning) * processes <= available:
+        return
+    model_gib, plan_gib = 4 * parameters * processes / GIB, planning * processes / GIB
+    model = f"the model has {parameters:,} parameters: building it takes {model_gib:,.1f} GiB (4 bytes per parameter)"
+    per_pair = f"{planning / at_once:.0f} bytes per pair"
+    plan = f"planning {at_once:,} pairs at once takes {plan_gib:,.1f} GiB ({per_pair})"
+    where = f"in {processes} process{'' if processes == 1 else 'es'} on {platform.node()}"
+    where += f", which has {available / GIB:,.1f} GiB"
+    if planning > 4 * parameters:
+        also = f"; {model}" if parameters else ""
+        raise ConfigError(f"{plan} {where}{also}: set training.window_pairs={SUGGESTED_WINDOW}")
+    raise ConfigError(
+        f"{model} {where}; {plan}: lower model.num_layers (or encoder_layers and decoder_layers), "
+        "model.d_model or model.d_ff, or start fewer processes"
+    )
+
+
+def machine_memory() -> int:
+    """The memory of this machine, or the limit of its container, in bytes."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(physical, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # not in a container, or no limit ("max")
+        return physical

@@ -21,7 +21,7 @@ from dstransformer.training.estimate import (
     estimate,
     plan_warnings,
 )
-from dstransformer.training.setup import Setup, check_corpus
+from dstransformer.training.setup import Setup, check_corpus, check_memory
 
 BUDGET = ["batch.src_tokens=600", "batch.tgt_tokens=600", "training.max_updates=100"]
 
@@ -108,6 +108,45 @@ def test_the_first_window_stands_for_all(toy_corpus: Path) -> None:
     assert windowed.updates_per_epoch == pytest.approx(whole.updates_per_epoch, rel=0.1)
     assert windowed.src_tokens_per_update == pytest.approx(whole.src_tokens_per_update, rel=0.1)
     assert windowed.flops_per_update == pytest.approx(whole.flops_per_update, rel=0.1)
+
+
+def test_a_plan_that_does_not_fit_memory_is_refused(toy_corpus: Path) -> None:
+    corpus = Corpus.open(toy_corpus)
+    pairs = corpus.manifest.splits["train"].pairs
+    setups = [
+        Setup(config, compose(config, 2), corpus, Path("run"), 2)
+        for config in (load_config("toy", [*BUDGET, f"training.window_pairs={window}"]) for window in (0, 150))
+    ]
+    check_memory(setups[0], 2, 2 * 16 * pairs, weights=False)
+    check_memory(setups[1], 2, 2 * 24 * 150, weights=False)
+    with pytest.raises(
+        ConfigError,
+        match=rf"planning {pairs} pairs at once takes .*\(16 bytes per pair\).*: set training\.window_pairs=20000000",
+    ):
+        check_memory(setups[0], 2, 2 * 16 * pairs - 1, weights=False)
+
+
+def test_weights_and_plan_must_fit_memory_together(toy_corpus: Path) -> None:
+    corpus, config = Corpus.open(toy_corpus), load_config("toy", BUDGET)
+    setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
+    parameters = parameter_count(config.model, corpus.tokenizer.vocab_size)
+    needed = 2 * (4 * parameters + 16 * corpus.manifest.splits["train"].pairs)
+    check_memory(setup, 2, needed)
+    with pytest.raises(ConfigError, match=rf"the model has {parameters:,} parameters: .* planning .*: lower model"):
+        check_memory(setup, 2, needed - 1)
+
+
+def test_a_pair_that_a_mixture_repeats_is_planned_as_often(toy_corpus: Path) -> None:
+    corpus, pairs = Corpus.open(toy_corpus), Corpus.open(toy_corpus).manifest.splits["train"].pairs
+    mixture = "training.mixture=[{epochs: 2, weights: {toy: 5}}, {weights: {toy: 0.5}}]"
+    config = load_config("toy", [*BUDGET, mixture])
+    setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
+    assert setup.mixture is not None
+    assert setup.mixture.max_pairs() == len(setup.mixture.rows(1, 0)) == 5 * pairs
+    needed = (8 + 4 + 5 * 12) * pairs
+    check_memory(setup, 1, needed, weights=False)
+    with pytest.raises(ConfigError, match=f"planning {5 * pairs:,} pairs at once .*14 bytes per pair"):
+        check_memory(setup, 1, needed - 1, weights=False)
 
 
 @pytest.mark.parametrize(("changes", "updates_per_epoch", "parts"), [
