@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dstransformer.config import ModelConfig, load_config
 from dstransformer.model import Transformer
+from dstransformer.model.objective import Objective
 from dstransformer.model.ops import Backend, varlen
 
 #: As many tokens as rows, because a GPU has no filler.
@@ -35,10 +36,10 @@ def gradients(config: ModelConfig, backend: Backend) -> tuple[Tensor, dict[str, 
     (src, src_packing), (tgt, tgt_packing) = pack(list(sources)), pack(list(targets))
     assert (src_packing.rows, tgt_packing.rows) == (src_packing.tokens, tgt_packing.tokens)
     torch.manual_seed(1)
-    model = Transformer(config, VOCAB, 0.1, backend).double()
+    model = Transformer(config, VOCAB, backend).double()
     for parameter in model.parameters():
         parameter.data.add_(0.02 * torch.randn_like(parameter))  # biases too
-    loss: Tensor = model(src, src_packing, tgt, tgt.roll(-1), tgt_packing).loss
+    loss = Objective(model, 0.1)(src, src_packing, tgt, tgt.roll(-1), tgt_packing).loss
     loss.backward()
     return loss.detach(), {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
