@@ -161,23 +161,6 @@ class TestResult:
         assert (report["precision"], report["device"]) == ("fp32", "cpu")
 
 
-class TestAverage:
-    def test_last_averages_the_newest_checkpoints(
-        self, plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        out = tmp_path / "bundle"
-        assert main(["average", str(plain_run), "--last", "3", "--out", str(out)]) == 0
-        assert capsys.readouterr().out == f"{out}: the average of steps 6, 9, 12\n"
-        assert provenance_of(out)["averaged_steps"] == [6, 9, 12]
-        if provenance_of(plain_run / "bundle")["final"]["chosen"] == "average":
-            ours, theirs = (path / "model.safetensors" for path in (out, plain_run / "bundle"))
-            assert ours.read_bytes() == theirs.read_bytes()
-        again = ["average", str(plain_run), "--last", "4", "--include-warmup", "--out", str(out)]
-        assert "--overwrite" in refuses(capsys, main(again))
-        assert main([*again, "--overwrite"]) == 0
-        assert capsys.readouterr().out == f"{out}: the average of steps 3, 6, 9, 12\n"
-
-
 @pytest.mark.slow
 class TestTheSameCommandAgain:
     def test_a_longer_run_continues_the_same_mlflow_run_and_says_what_changed(
