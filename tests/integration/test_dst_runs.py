@@ -70,13 +70,6 @@ class TestStart:
         assert "warning: training.max_updates = 600,000 is " in printed
         assert list(tmp_path.iterdir()) == []
 
-    def test_presets_and_ds_config(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["presets"]) == 0
-        listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
-        assert {"base", "big", "toy", "multi30k"} <= listed
-        assert main(["ds-config", "big", "--ds", "zero3", "fp16", "--world-size", "8"]) == 0
-        assert json.loads(capsys.readouterr().out)["zero_optimization"]["stage"] == 3
-
     @pytest.mark.parametrize("variables", [{"RANK": "3"}, {"SLURM_PROCID": "3"}, {"RANK": "1", "WORLD_SIZE": "2"}])
     def test_other_commands_ignore_launcher_variables(
         self, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

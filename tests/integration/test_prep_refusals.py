@@ -10,8 +10,6 @@ import pytest
 from support.data.prep import WriteText, build, refuses
 from support.faults.disk import mounted
 
-from data_prep.cli import main
-
 
 @pytest.mark.parametrize(("files", "wanted"), [
     ({"tgt.txt": lambda text: text + b"noch einer\n"}, "src.txt has 600 lines but "),
@@ -46,14 +44,7 @@ def test_bad_options_are_refused(tmp_path: Path, text: WriteText, capsys: pytest
         ([*text(), "--shard-rows", "9000000"], "more than 2^31 tokens"),
     ):
         assert wanted in refuses(capsys, build(*options, "--out", out))
-    assert "'0.5' is not a number of 1 or more" in refuses(capsys, build(*text(), "--max-ratio", "0.5", "--out", out))
     assert {path.name for path in tmp_path.iterdir()} == {"text"}
-
-
-def test_info_and_verify_refuse_folders_without_a_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("info", "verify"):
-        assert "is not a corpus" in refuses(capsys, main([command, str(tmp_path)]))
-        assert "is not a corpus" in refuses(capsys, main([command, str(tmp_path / "none")]))
 
 
 @pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
