@@ -256,11 +256,11 @@ def test_results_that_mlflow_has_not_are_found(run: Path) -> None:
 
 def test_results_of_a_newer_format_are_refused(run: Path) -> None:
     (run / "evaluations.jsonl").write_text('{"format_version": 2}\n')
-    with pytest.raises(NewerFormatError, match=r"evaluations.jsonl has format version 2"):
+    with pytest.raises(NewerFormatError, match=r"evaluations\.jsonl .*2"):
         Results(run)
 
 
 def test_a_corpus_that_is_gone_is_named(run: Path) -> None:
     bundle = open_bundle(write(run, "bundle"))
-    with pytest.raises(DataError, match=r"the corpus of .* no longer exists .*: name a test set with --src"):
+    with pytest.raises(DataError, match="--src"):
         validation_sets(bundle)

@@ -55,15 +55,6 @@ def drive(tracker: Tracker, folder: Path) -> None:
     tracker.emit(RunEnd("finished"))
 
 
-def test_a_null_tracker_leaves_no_trace(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    drive(NullTracker(), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    assert capfd.readouterr() == ("", "")
-
-
 def test_other_ranks_get_a_null_tracker(tmp_path: Path) -> None:
     config = load_config("base").tracking
     assert type(build_tracker(config, rank=3, run_folder=tmp_path, max_updates=10)) is NullTracker

@@ -10,7 +10,7 @@ from support.models.flash import flash_attention_on_cpu
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 from torch import Tensor
 
-from dstransformer.config import ModelConfig, load_config
+from dstransformer.config import ModelConfig
 from dstransformer.model import Transformer
 from dstransformer.model.objective import Objective
 from dstransformer.model.ops import Backend, varlen
@@ -61,13 +61,6 @@ def assert_equal(config: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> list[t
 def test_loss_and_gradients_equal_the_padded_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = assert_equal(tiny_config(**ARCHITECTURES[name]), monkeypatch)
     assert sorted(calls) == sorted([(9, 9), (7, 7), (7, 9)] * 2)
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("preset", PRESETS)
-def test_architectures_of_the_presets(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_config(preset).model.model_copy(update={"num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0})
-    assert len(assert_equal(model, monkeypatch)) == 3
 
 
 def test_heads_that_are_too_wide_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:
