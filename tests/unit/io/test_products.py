@@ -42,6 +42,7 @@ def products(tmp_path: Path) -> Path:
     make(tmp_path / "export", "export", "README.md", tool="hf")
     another = fill(tmp_path / "another", "model.safetensors", "config.yaml", "manifest.json", ".lock")
     (another / "dst.json").write_text('{"kind": ["bundle"]}')
+    (fill(tmp_path / "damaged") / "dst.json").write_text('{"kind": "corp')
     return tmp_path
 
 
@@ -70,6 +71,7 @@ def test_the_nearest_product_is_found(products: Path, place: str, kind: str | No
     ("run/metrics.jsonl", "is a file of the run"),
     ("run/dst.json", "is a file of the run"),
     ("export/README.md", "lies inside the export"),
+    ("damaged/new.de", r"damaged/dst.json is damaged"),
 ])  # fmt: skip
 def test_text_output_into_a_product_is_refused(products: Path, output: str, complaint: str) -> None:
     path = products / output
