@@ -37,8 +37,8 @@ def compiled_on_cuda(function: Callable[P, R]) -> Callable[P, R]:
     """Let PyTorch compile a function of the reference for tensors on a CUDA device.
 
     The number of rows is dynamic, so no new length compiles anew (but 0 and 1 row do); the width of the first model in
-    a process is static, so the compiler knows how its rows are aligned. Elsewhere, inside a larger graph of the user's, and where the compiler cannot
-    run, the function itself runs.
+    a process is static, so the compiler knows how its rows are aligned. Elsewhere, inside a larger graph of the user's,
+    and where the compiler cannot run, the function itself runs.
 
     Args:
         function: Its first argument is a tensor; every matrix, and every vector of integers, has a row a token.
