@@ -34,11 +34,12 @@ from dstransformer.exchange.hf_export import (
     WEIGHTS,
 )
 from dstransformer.exchange.hf_tokenizer import MARIAN_MT
+from dstransformer.exchange.holds import check_settings
 from dstransformer.exchange.import_record import (
     Imported,
-    both_depths,
     build_config,
     imported_from,
+    marian_architecture,
     whole_number,
     write_bundle,
 )
@@ -61,18 +62,25 @@ PICKLED = "pytorch_model.bin"
 
 _ADVICE = "if it is damaged, download the model again"
 
-#: The functions of a feed-forward network, by their names there.
-_ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
+#: What a ``MarianConfig`` may ask for and a bundle has. What it does not state has the first value.
+_HOLDS: dict[str, tuple[object, ...]] = {
+    "activation_function": ("gelu", "relu", "swish", "silu"),
+    "scale_embedding": (True,),
+    "static_position_embeddings": (True,),
+    "normalize_before": (False,),
+    "normalize_embedding": (False,),
+    "add_final_layer_norm": (False,),
+    "add_bias_logits": (False,),
+    "is_encoder_decoder": (True,),
+}
 
-#: What a ``MarianConfig`` may ask for and a bundle does not have, with the value that it must have, if it states one.
-_REQUIRED = {
-    "scale_embedding": True,
-    "static_position_embeddings": True,
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "add_final_layer_norm": False,
-    "add_bias_logits": False,
-    "is_encoder_decoder": True,
+#: The sizes of a model by their names in a ``MarianConfig``.
+_NAMES = {
+    "d_model": "d_model",
+    "num_heads": "encoder_attention_heads",
+    "d_ff": "encoder_ffn_dim",
+    "encoder_layers": "encoder_layers",
+    "decoder_layers": "decoder_layers",
 }
 
 
@@ -173,46 +181,31 @@ def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if stated.get("model_type") != "marian":
         named = ", ".join(map(str, stated.get("architectures") or [])) or stated.get("model_type")
         raise DataError(f"{path} is of {shown(named)}: only MarianMTModel can be imported")
-    for name, value in _REQUIRED.items():
-        if stated.get(name, value) != value:
-            raise DataError(
-                f"{path}: {name} is {shown(stated[name])}, and a bundle cannot hold that: it must be {value}"
-            )
     for name in ("ffn_dim", "attention_heads"):
         one, other = (whole_number(stated, f"{side}_{name}", path) for side in ("encoder", "decoder"))
         if one != other:
             raise DataError(f"{path}: encoder_{name} is {one} and decoder_{name} {other}: a bundle has one for both")
-    activation = stated.get("activation_function", "gelu")
-    if activation not in _ACTIVATIONS:
-        raise DataError(
-            f"{path}: activation_function is {shown(activation)}: a bundle has one of {', '.join(_ACTIVATIONS)}"
-        )
-    width, heads = whole_number(stated, "d_model", path), whole_number(stated, "encoder_attention_heads", path)
-    if width % heads or width % 2:
-        raise DataError(f"{path}: d_model {width} is odd, or not a multiple of the {heads} attention heads")
+    given = {name: stated.get(name, values[0]) for name, values in _HOLDS.items()}
+    check_settings(given.items(), _HOLDS, f"{path}: ", "a bundle")
     shares = stated.get("share_encoder_decoder_embeddings", True)
     if shares and _is_separate(path.parent):
         raise DataError(
             f"{path}: share_encoder_decoder_embeddings is {shares}, but each side has a vocabulary "
             f"({TARGET_VOCABULARY}): one matrix cannot be for both"
         )
+    activation = stated.get("activation_function", "gelu")
     ties = stated.get("tie_word_embeddings", True)
-    depths = [whole_number(stated, f"{side}_layers", path) for side in ("encoder", "decoder")]
-    return {
-        **both_depths(depths),
-        "d_model": width,
-        "d_ff": whole_number(stated, "encoder_ffn_dim", path),
-        "num_heads": heads,
-        "d_k": width // heads,
-        "d_v": width // heads,
+    return marian_architecture(
+        stated,
+        path,
+        _NAMES,
         **{name: stated.get(name, 0.0) for name in ("dropout", "attention_dropout", "activation_dropout")},
-        "activation": _ACTIVATIONS[activation],
-        "norm_epsilon": EPSILON,
-        "attention_bias": True,
-        "output_bias": True,
-        "tie_embeddings": ("all" if shares else "target") if ties else "none",
-        "vocab_multiple": 1,
-    }
+        activation={"silu": "swish"}.get(activation, activation),
+        norm_epsilon=EPSILON,
+        positions="sinusoidal",
+        start="embedding",
+        tie_embeddings=("all" if shares else "target") if ties else "none",
+    )
 
 
 def _search(folder: Path, stated: Mapping[str, Any]) -> dict[str, Any]:

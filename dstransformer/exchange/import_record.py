@@ -10,10 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from dstransformer import __version__
-from dstransformer.config import Config, complete_config
+from dstransformer.config import Config, ModelConfig, complete_config
 from dstransformer.data import Tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
-from dstransformer.exchange.weights import FULL_ADVICE
+from dstransformer.exchange.export_folder import FULL_ADVICE
+from dstransformer.exchange.holds import SIZES
 from dstransformer.io.files import file_sha256, replace_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
 from dstransformer.model.bundle import describe_misfit
@@ -63,18 +64,48 @@ def whole_number(stated: Mapping[str, Any], name: str, path: Path) -> int:
     return value
 
 
-def both_depths(depths: Sequence[int]) -> dict[str, int | None]:
-    """The layers of encoder and decoder, as a configuration has them."""
-    encoder, decoder = depths if depths[0] != depths[1] else (None, None)
-    return {"num_layers": depths[0], "encoder_layers": encoder, "decoder_layers": decoder}
+def marian_architecture(
+    stated: Mapping[str, Any], path: Path, names: Mapping[str, str], **more: object
+) -> dict[str, Any]:
+    """The architecture of a Transformer of Marian.
+
+    Args:
+        stated: Its configuration.
+        path: The file, for errors.
+        names: The names there of ``d_model``, ``num_heads``, ``d_ff``, ``encoder_layers`` and ``decoder_layers``.
+        more: What else the importer knows of it.
+
+    Raises:
+        DataError: A size is missing, or something else than a bundle has.
+    """
+    sizes = {ours: whole_number(stated, theirs, path) for ours, theirs in names.items()}
+    width, heads = sizes["d_model"], sizes["num_heads"]
+    if width % heads or width % 2:
+        raise DataError(f"{path}: {names['d_model']} {width} is odd, or not a multiple of {names['num_heads']} {heads}")
+    depths = {side: sizes.pop(side) for side in ("encoder_layers", "decoder_layers")}
+    encoder, decoder = depths.values()
+    return {
+        **sizes,
+        "num_layers": encoder,
+        **(depths if encoder != decoder else dict.fromkeys(depths)),
+        "d_k": width // heads,
+        "d_v": width // heads,
+        "norm": "post",
+        "attention_bias": True,
+        "output_bias": True,
+        "source_end": True,
+        "vocab_multiple": 1,
+        **more,
+    }
 
 
 def build_config(model: Mapping[str, Any], decoding: Mapping[str, Any], path: Path, advice: str = "") -> Config:
-    """The configuration of a bundle.
+    """The configuration of a bundle. Of the architecture only :data:`SIZES` may be left to ``base.yaml``.
 
     Raises:
         DataError: A value is out of bounds. The message ends with ``advice``.
     """
+    assert ModelConfig.model_fields.keys() <= {*model, *SIZES}, "an import states what its models have"
     try:
         return complete_config({"model": dict(model), "decoding": dict(decoding)}, str(path))
     except ConfigError as error:
