@@ -45,6 +45,15 @@ TARGET_FILES = (f"{TARGET}/{TOKENIZER}", f"{TARGET}/{TOKENIZER_CONFIG}", TARGET_
 #: Maximum input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
 UNLIMITED_INPUT = 1024
 
+#: The special pieces, which both configurations name.
+_TOKENS = {
+    "pad_token_id": PAD_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+    "forced_eos_token_id": EOS_ID,
+    "decoder_start_token_id": BOS_ID,
+}
+
 
 def export_hf(
     source: str | Path | Bundle, out: Path, *, overwrite: bool = False, finish: Callable[[Path], None] | None = None
@@ -169,11 +178,7 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
         "decoder_vocab_size": model.embedding_rows(tokenizer.vocab_size),
         "share_encoder_decoder_embeddings": model.tie_embeddings == "all",
         "tie_word_embeddings": model.tie_embeddings != "none",
-        "pad_token_id": PAD_ID,
-        "bos_token_id": BOS_ID,
-        "eos_token_id": EOS_ID,
-        "forced_eos_token_id": EOS_ID,
-        "decoder_start_token_id": BOS_ID,
+        **_TOKENS,
         "use_cache": True,
         "dtype": "float32",
     }
@@ -193,11 +198,7 @@ def generation_config(bundle: Bundle) -> dict[str, Any]:
         "max_length": longest_output(bundle) + 1,
         **({"min_new_tokens": bundle.decoding.min_tokens} if bundle.decoding.min_tokens else {}),
         "suppress_tokens": [*range(FIRST_PIECE), *range(bundle.tokenizer.vocab_size, rows)],
-        "pad_token_id": PAD_ID,
-        "bos_token_id": BOS_ID,
-        "eos_token_id": EOS_ID,
-        "forced_eos_token_id": EOS_ID,
-        "decoder_start_token_id": BOS_ID,
+        **_TOKENS,
     }
 
 

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dstransformer.config import ModelConfig
+from dstransformer.config import Config, ModelConfig
 from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.directions import common_language
 from dstransformer.data.tokenizer import MAX_BYTES
@@ -39,7 +39,6 @@ from dstransformer.exchange.import_record import (
     Imported,
     build_config,
     imported_from,
-    marian_architecture,
     whole_number,
     write_bundle,
 )
@@ -74,14 +73,8 @@ _HOLDS: dict[str, tuple[object, ...]] = {
     "is_encoder_decoder": (True,),
 }
 
-#: The sizes of a model by their names in a ``MarianConfig``.
-_NAMES = {
-    "d_model": "d_model",
-    "num_heads": "encoder_attention_heads",
-    "d_ff": "encoder_ffn_dim",
-    "encoder_layers": "encoder_layers",
-    "decoder_layers": "decoder_layers",
-}
+#: The names of the width, the heads, the feed-forward width, and the layers of encoder and decoder.
+_SIZES = ("d_model", "encoder_attention_heads", "encoder_ffn_dim", "encoder_layers", "decoder_layers")
 
 
 def import_hf(
@@ -105,7 +98,7 @@ def import_hf(
     _check_folder(folder)
     stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
     tokenizer, (source, target), absent = _open_tokenizer(folder, stated)
-    config = build_config(_architecture(stated, folder / CONFIG), _search(folder, stated), folder, f"; {_ADVICE}")
+    config = _read_config(stated, folder / CONFIG)
     path = folder / _weights(folder)
     misfit = f"{path} does not fit {CONFIG}"
     with _open_weights(path) as load:
@@ -172,8 +165,8 @@ def _is_joint_export(folder: Path) -> bool | None:
     return check_kind(folder, "export", _ADVICE).get("joint_vocabulary") is True
 
 
-def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The architecture that a ``config.json`` states.
+def _read_config(stated: Mapping[str, Any], path: Path) -> Config:
+    """The configuration of the bundle of a model whose ``config.json`` states this.
 
     Raises:
         DataError: A bundle cannot hold it.
@@ -195,10 +188,11 @@ def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
         )
     activation = stated.get("activation_function", "gelu")
     ties = stated.get("tie_word_embeddings", True)
-    return marian_architecture(
+    return build_config(
         stated,
         path,
-        _NAMES,
+        _SIZES,
+        _search(path.parent, stated),
         **{name: stated.get(name, 0.0) for name in ("dropout", "attention_dropout", "activation_dropout")},
         activation={"silu": "swish"}.get(activation, activation),
         norm_epsilon=EPSILON,

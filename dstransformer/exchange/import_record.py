@@ -64,30 +64,31 @@ def whole_number(stated: Mapping[str, Any], name: str, path: Path) -> int:
     return value
 
 
-def marian_architecture(
-    stated: Mapping[str, Any], path: Path, names: Mapping[str, str], **more: object
-) -> dict[str, Any]:
-    """The architecture of a Transformer of Marian.
+def build_config(
+    stated: Mapping[str, Any], path: Path, sizes: Sequence[str], decoding: Mapping[str, Any], **more: object
+) -> Config:
+    """The configuration of a bundle of a Transformer of Marian.
 
     Args:
-        stated: Its configuration.
+        stated: Its configuration there.
         path: The file, for errors.
-        names: The names there of ``d_model``, ``num_heads``, ``d_ff``, ``encoder_layers`` and ``decoder_layers``.
-        more: What else the importer knows of it.
+        sizes: The names there of the width, the heads, the feed-forward width, and the layers of encoder and decoder.
+        decoding: Its search.
+        more: What else the importer knows of ``model``. Only :data:`SIZES` may be left to ``base.yaml``.
 
     Raises:
-        DataError: A size is missing, or something else than a bundle has.
+        DataError: A size is missing, or a value is out of bounds.
     """
-    sizes = {ours: whole_number(stated, theirs, path) for ours, theirs in names.items()}
-    width, heads = sizes["d_model"], sizes["num_heads"]
+    width, heads, inner, encoder, decoder = (whole_number(stated, name, path) for name in sizes)
     if width % heads or width % 2:
-        raise DataError(f"{path}: {names['d_model']} {width} is odd, or not a multiple of {names['num_heads']} {heads}")
-    depths = {side: sizes.pop(side) for side in ("encoder_layers", "decoder_layers")}
-    encoder, decoder = depths.values()
-    return {
-        **sizes,
+        raise DataError(f"{path}: {sizes[0]} {width} is odd, or not a multiple of {sizes[1]} {heads}")
+    model = {
         "num_layers": encoder,
-        **(depths if encoder != decoder else dict.fromkeys(depths)),
+        "encoder_layers": None if encoder == decoder else encoder,
+        "decoder_layers": None if encoder == decoder else decoder,
+        "d_model": width,
+        "d_ff": inner,
+        "num_heads": heads,
         "d_k": width // heads,
         "d_v": width // heads,
         "norm": "post",
@@ -97,19 +98,11 @@ def marian_architecture(
         "vocab_multiple": 1,
         **more,
     }
-
-
-def build_config(model: Mapping[str, Any], decoding: Mapping[str, Any], path: Path, advice: str = "") -> Config:
-    """The configuration of a bundle. Of the architecture only :data:`SIZES` may be left to ``base.yaml``.
-
-    Raises:
-        DataError: A value is out of bounds. The message ends with ``advice``.
-    """
     assert ModelConfig.model_fields.keys() <= {*model, *SIZES}, "an import states what its models have"
     try:
-        return complete_config({"model": dict(model), "decoding": dict(decoding)}, str(path))
+        return complete_config({"model": model, "decoding": dict(decoding)}, str(path))
     except ConfigError as error:
-        raise DataError(f"{error}{advice}") from None
+        raise DataError(f"{error}; if it is damaged, copy it again") from None
 
 
 def write_bundle(

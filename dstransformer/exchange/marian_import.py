@@ -21,7 +21,7 @@ from dstransformer.data import BOS_ID, Tokenizer
 from dstransformer.data.tokenizer import MAX_BYTES, SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, shown
 from dstransformer.exchange.holds import check_settings
-from dstransformer.exchange.import_record import build_config, imported_from, marian_architecture, write_bundle
+from dstransformer.exchange.import_record import build_config, imported_from, write_bundle
 from dstransformer.exchange.marian_npz import CONFIG, EPSILON, marian_names
 from dstransformer.exchange.marian_weights import Load, bundle_weights
 from dstransformer.io.files import read_bounded, read_error
@@ -57,14 +57,8 @@ _ANY = (
     "lemma-dependency", "factors-combine",
 )  # fmt: skip
 
-#: The sizes of a model by their names there.
-_NAMES = {
-    "d_model": "dim-emb",
-    "num_heads": "transformer-heads",
-    "d_ff": "transformer-dim-ffn",
-    "encoder_layers": "enc-depth",
-    "decoder_layers": "dec-depth",
-}
+#: The names of the width, the heads, the feed-forward width, and the layers of encoder and decoder.
+_SIZES = ("dim-emb", "transformer-heads", "transformer-dim-ffn", "enc-depth", "dec-depth")
 
 
 def import_marian(
@@ -190,22 +184,22 @@ def _read_config(stated: Mapping[str, Any], path: Path, tokenizer: Tokenizer) ->
     if other not in (0, wide):
         raise DataError(f"{path}: transformer-dim-ffn is {wide} and that of the decoder {other}: a bundle has one")
     search = _decoder(path)
-    architecture = marian_architecture(
+    decoding = {
+        "beam_size": search.get("beam-size", 12),
+        "length_penalty": search.get("normalize", 0.0),
+        "length_offset": 0.0,
+    }
+    return build_config(
         stated,
         path,
-        _NAMES,
+        _SIZES,
+        decoding,
         activation=given["transformer-ffn-activation"],
         norm_epsilon=EPSILON,
         positions="timing",
         start="zeros",
         tie_embeddings=_ties(stated, path, joint=tokenizer.is_joint),
     )
-    decoding = {
-        "beam_size": search.get("beam-size", 12),
-        "length_penalty": search.get("normalize", 0.0),
-        "length_offset": 0.0,
-    }
-    return build_config(architecture, decoding, path)
 
 
 def _ties(stated: Mapping[str, Any], path: Path, *, joint: bool) -> str:
