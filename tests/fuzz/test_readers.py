@@ -300,7 +300,7 @@ def read_kind(folder: Path) -> None:
 
 def make_ct2(folder: Path) -> None:
     bundle = open_bundle(save_small_bundle(folder.parent / "exported"))
-    write_ct2(bundle, bundle.load_weights(), folder / "model", "float32")
+    write_ct2(bundle, folder / "model", "float32")
 
 
 HYPOTHESIS = {"line": 1, "source": "a", "text": "b", "log_probability": -1.5, "tokens": 2, "reverse_log_probability": 0}
