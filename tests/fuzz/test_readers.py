@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import zstandard
+from dstransformer.tracking.plot import read_runs
 from safetensors.torch import load_file
 from support.faults.fuzzing import Target, fuzz, inputs_for_each
 from support.services.serving import save_small_bundle
@@ -55,7 +56,6 @@ from dstransformer.tracking.metrics_log import first_time, last_time, read_recor
 from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import Outbox
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
-from dstransformer.tracking.plot import read_runs
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.training.checkpoints.listing import describe_checkpoints, list_checkpoints
 from dstransformer.training.checkpoints.shards import ADAM_MOMENTS, WEIGHT, ShardReader

@@ -19,10 +19,10 @@ import yaml
 
 from dstransformer.config import Config, compose, load_config
 from dstransformer.data import Corpus
-from dstransformer.distributed.child import ChildResult, run_dst
 from dstransformer.distributed.hardware import usable_cores
 from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import RUN_AGAIN, DataError, UserError, without_secrets
+from dstransformer.extras.child import ChildResult, run_dst
 from dstransformer.extras.paper.table3_report import RowResult, Table, draw, read_table, to_markdown
 from dstransformer.extras.paper.table3_rows import Row, differences, scale_preset, scale_row, select_rows
 from dstransformer.io.command import Stopped, stopped_by_signals

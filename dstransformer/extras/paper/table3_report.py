@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from dstransformer.extras.figures import COLOURS, label_of, new_figure, picture, style_axes
 from dstransformer.extras.paper.table3_rows import COLUMNS, ROWS, Row
-from dstransformer.io.figures import COLOURS, label_of, new_figure, picture, style_axes
 from dstransformer.io.json_text import read_record
 
 FORMAT_VERSION = 1

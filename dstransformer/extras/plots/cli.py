@@ -37,7 +37,7 @@ def run(options: Plot) -> CommandResult:
         raise UserError("--updates is the range of --schedule: runs are drawn as far as they went")
     if options.smooth is not None and options.smooth < 1:
         raise UserError(f"--smooth {options.smooth}: give a number of records, from 1 (no smoothing)")
-    from dstransformer.io.figures import check_picture, save_figure
+    from dstransformer.extras.figures import check_picture, save_figure
 
     out = options.out or Path("schedule.png" if options.schedule else "training.png")
     check_picture(out, overwrite=options.overwrite)

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from dstransformer.errors import DataError, shown
-from dstransformer.io.figures import COLOURS, label_of, line_colours, new_figure, short_names, style_axes
+from dstransformer.extras.figures import COLOURS, label_of, line_colours, new_figure, short_names, style_axes
 from dstransformer.io.products import check_kind
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
 

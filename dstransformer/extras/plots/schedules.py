@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from dstransformer.config import ScheduleConfig, load_config
 from dstransformer.errors import UserError
-from dstransformer.io.figures import label_of, line_colours, new_figure, style_axes
+from dstransformer.extras.figures import label_of, line_colours, new_figure, style_axes
 from dstransformer.training.schedule import decay_begin, learning_rate
 
 #: Default number of updates, as a multiple of the longest warm-up.

@@ -9,8 +9,8 @@ from typing import Any
 
 from dstransformer.data import Corpus
 from dstransformer.data.manifest import Manifest
-from dstransformer.distributed.child import run_module
 from dstransformer.errors import RUN_AGAIN, DataError, DstError, UserError
+from dstransformer.extras.child import run_module
 from dstransformer.extras.reproduction.record import Record
 
 Say = Callable[[str], None]

@@ -14,7 +14,6 @@ import torch
 
 from dstransformer.config import compose, precision_of, write_config
 from dstransformer.data import Corpus, Split
-from dstransformer.distributed.child import run_dst
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
@@ -22,6 +21,7 @@ from dstransformer.errors import DataError, DstError, UserError, counted
 from dstransformer.evaluation import Evaluation
 from dstransformer.evaluation.task import build_task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu
+from dstransformer.extras.child import run_dst
 from dstransformer.extras.reproduction import record as records
 from dstransformer.extras.reproduction.bounds import PER_TOKEN, fewest_sentences, rounding_bound, sampling_bounds
 from dstransformer.extras.reproduction.corpus import Say, build_corpus, find_corpus, stopped_early

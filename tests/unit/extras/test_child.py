@@ -10,13 +10,13 @@ import psutil
 import pytest
 from support.processes.launching import wait_until
 
-from dstransformer.distributed.child import run_dst
+from dstransformer.extras.child import run_dst
 
 #: Runs a child that does nothing but what it first asks of the kernel.
 WAITING = """
 import sys
 from pathlib import Path
-from dstransformer.distributed import child
+from dstransformer.extras import child
 before, found, _ = child._MAIN.partition("runpy.run_module(")
 assert found
 child._MAIN = before + f"import time; open({sys.argv[2]!r}, 'w').close(); time.sleep(600)"

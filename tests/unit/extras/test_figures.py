@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import UserError
-from dstransformer.io.figures import (
+from dstransformer.extras.figures import (
     SUFFIXES,
     check_picture,
     line_colours,
