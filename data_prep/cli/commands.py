@@ -88,7 +88,7 @@ def _build(arguments: argparse.Namespace) -> None:
 
 def _mono(arguments: argparse.Namespace) -> None:
     from data_prep.cli import arguments as options
-    from data_prep.cli.tables import show_counts_of_rules
+    from data_prep.cli.tables import show_cleaning
     from data_prep.mono import clean_mono, record_path
     from data_prep.workers import open_workers
     from dstransformer.io.progress import Progress
@@ -102,7 +102,7 @@ def _mono(arguments: argparse.Namespace) -> None:
     with printing(f"; the text {out} is complete"):
         kept = counted(record.kept, "sentence")
         print(f"{out}: {kept} in {record.lang}; {record_path(out)} says what they were made from")
-        show_counts_of_rules("lines", record.read, record.dropped, record.kept)
+        show_cleaning(record, "lines")
 
 
 def _filter(arguments: argparse.Namespace) -> None:

@@ -1,12 +1,13 @@
 """Prints tables about a corpus."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from data_prep.mono import MonoRecord
 from data_prep.stages.encode import unknown_shares
 from dstransformer.data import CleaningReport, Manifest, PartInfo, TokenizerInfo
 
@@ -70,20 +71,15 @@ def _parts_table(parts: Sequence[PartInfo]) -> Table:
     return table
 
 
-def show_cleaning(report: CleaningReport) -> None:
-    """Print the number of training pairs that each rule dropped."""
-    show_counts_of_rules("pairs", report.read, report.dropped, report.kept)
-
-
-def show_counts_of_rules(what: str, read: int, dropped: Mapping[str, int], kept: int) -> None:
-    """Print how many pairs or lines, as ``what`` says, were read, dropped by each rule, and kept."""
+def show_cleaning(report: CleaningReport | MonoRecord, what: str = "pairs") -> None:
+    """Print how many training pairs, or lines, as ``what`` says, were read, dropped by each rule, and kept."""
     table = Table(box=None, pad_edge=False)
     table.add_column("cleaning")
     table.add_column(what, justify="right")
     table.add_column("share", justify="right")
-    rows = {"read": read, **{f"dropped: {rule}": n for rule, n in dropped.items()}, "kept": kept}
-    for name, count in rows.items():
-        table.add_row(name, f"{count:,}", f"{count / read:.2%}")
+    dropped = {f"dropped: {rule}": count for rule, count in report.dropped.items()}
+    for name, count in {"read": report.read, **dropped, "kept": report.kept}.items():
+        table.add_row(name, f"{count:,}", f"{count / report.read:.2%}")
     build_console().print(table)
 
 

@@ -206,20 +206,16 @@ def _search(folder: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
     """The search that ``generate`` would do by default, as nearly as ours has it."""
     path = folder / GENERATION
     settings = {**stated, **(read_record(path, dict, advice=_ADVICE) if path.is_file() else {})}
+    settings = {name: value for name, value in settings.items() if value is not None}
     limits = (stated.get("max_position_embeddings"), _tokenizer_config(folder).get("model_max_length"))
     longest = min((limit for limit in limits if type(limit) is int and limit > 1), default=512)
     return {
-        "beam_size": _either(settings.get("num_beams"), 1),
-        "length_penalty": _either(settings.get("length_penalty"), 1.0),
+        "beam_size": settings.get("num_beams", 1),
+        "length_penalty": settings.get("length_penalty", 1.0),
         "length_offset": 0.0,
-        "min_tokens": _either(settings.get("min_new_tokens"), 0),
+        "min_tokens": settings.get("min_new_tokens", 0),
         "max_input_tokens": longest - 1,
     }
-
-
-def _either(value: object, default: float) -> object:
-    """A stated value, or else the default."""
-    return default if value is None else value
 
 
 def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer, list[Vocabulary], list[str]]:
