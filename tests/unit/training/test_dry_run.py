@@ -22,8 +22,8 @@ from dstransformer.model import save_bundle
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import TrainState
 from dstransformer.training.estimate import DryRun, dry_run
+from dstransformer.training.experiment import TrainRequest, resolve_alone
 from dstransformer.training.run import train
-from dstransformer.training.setup import TrainRequest
 
 ROWS = [([5, 6, 7], [8, 9])] * 40
 
@@ -49,7 +49,8 @@ def run(tmp_path: Path) -> Path:
 
 
 def plan(run: Path, *changes: str, resume: str = "auto") -> DryRun:
-    return dry_run(TrainRequest("toy", run.parent / "corpus", run, [*TINY, *changes], ["zero1", "fp32"], resume))
+    request = TrainRequest("toy", run.parent / "corpus", run, [*TINY, *changes], ["zero1", "fp32"], resume)
+    return dry_run(resolve_alone(request))
 
 
 @pytest.mark.parametrize(("changes", "resume", "advice"), [
@@ -69,26 +70,27 @@ def test_a_corpus_without_alignments_cannot_guide_a_head(run: Path) -> None:
     wanted = [*TINY, "loss.guided_alignment=0.1"]
     request = TrainRequest("toy", run.parent / "corpus", run.parent / "new", wanted, ["zero1", "fp32"])
     with pytest.raises(ConfigError, match=r"guided_alignment = 0\.1, but .*corpus holds no alignments: build it with"):
-        dry_run(request)
+        dry_run(resolve_alone(request))
     assert not (run.parent / "new").exists()
 
 
 def test_a_key_that_deepspeed_does_not_know_is_refused(run: Path) -> None:
     fragment = run.parent / "own.json"
     fragment.write_text(json.dumps({"zero_optimization": {"stage": 1, "reduce_bukcet_size": 4}}))
+    request = TrainRequest("toy", run.parent / "corpus", run.parent / "new", TINY, [str(fragment), "fp32"])
     with pytest.raises(ConfigError, match="reduce_bukcet_size"):
-        dry_run(TrainRequest("toy", run.parent / "corpus", run.parent / "new", TINY, [str(fragment), "fp32"]))
+        dry_run(resolve_alone(request))
 
 
 def test_registering_without_mlflow_is_refused(run: Path) -> None:
     request = TrainRequest("toy", run.parent / "corpus", run, TINY, ["zero1", "fp32"], register="en-de")
     with pytest.raises(UserError, match=r"--register en-de needs MLflow, but tracking\.enabled is false"):
-        dry_run(request)
+        dry_run(resolve_alone(request))
 
 
 def test_a_dry_run_that_could_resume_changes_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = sorted(run.parent.rglob("*"))
-    assert plan(run, "training.log_every=2").setup.config.model.d_model == 32
+    assert plan(run, "training.log_every=2").experiment.config.model.d_model == 32
     assert caplog.messages == ["from update 5 on training.log_every is 2; it was 1"]
     assert sorted(run.parent.rglob("*")) == before
 
@@ -109,12 +111,12 @@ def test_auto_keeps_the_micro_batches_of_the_checkpoint(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     kept = plan(run, "batch.micro_batches=auto")
-    assert kept.setup.config.batch.micro_batches == kept.to_json()["config"]["batch"]["micro_batches"] == 4
+    assert kept.experiment.config.batch.micro_batches == kept.to_json()["config"]["batch"]["micro_batches"] == 4
     assert kept.estimate.accumulation_steps == 2
     assert kept.to_json()["micro_batches_from"] == "checkpoint"
     monkeypatch.setenv("WORLD_SIZE", "3")
     tried = plan(run, "batch.micro_batches=auto")
-    assert tried.setup.config.batch.micro_batches == 3
+    assert tried.experiment.config.batch.micro_batches == 3
     assert tried.to_json()["micro_batches_from"] == "trial"
     assert caplog.messages == [], "the run says what it finds"
 
@@ -125,22 +127,22 @@ def test_auto_precision_keeps_the_precision_of_the_checkpoint(
     def plan_auto(folder: Path, resume: str = "auto") -> DryRun:
         settings = [*TINY, "batch.micro_batches=4"]
         request = TrainRequest("toy", run.parent / "corpus", folder, settings, ["zero1", "auto_precision"], resume)
-        return dry_run(request)
+        return dry_run(resolve_alone(request))
 
-    monkeypatch.setattr("dstransformer.training.automatic.processor_flags", lambda: frozenset({"amx_bf16"}))
+    monkeypatch.setattr("dstransformer.training.facts.processor_flags", lambda: frozenset({"amx_bf16"}))
     kept = plan_auto(run)
-    assert kept.setup.precision == kept.to_json()["precision"] == "fp32"
-    assert kept.setup.config.deepspeed == ["zero1", "fp32"]
+    assert kept.experiment.precision == kept.to_json()["precision"] == "fp32"
+    assert kept.experiment.config.deepspeed == ["zero1", "fp32"]
     assert kept.to_json()["precision_from"] == "as its checkpoint has; a new run would take bf16 here (auto_precision)"
-    assert plan_auto(run, resume=str(run / "checkpoints" / "step-00000004")).setup.precision == "fp32"
-    assert plan_auto(run.parent / "new").setup.precision == "bf16"
+    assert plan_auto(run, resume=str(run / "checkpoints" / "step-00000004")).experiment.precision == "fp32"
+    assert plan_auto(run.parent / "new").experiment.precision == "bf16"
     assert caplog.messages == [], "nothing changes"
 
 
 def test_a_dry_run_resolves_auto_precision_and_warns_of_emulation(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dstransformer.training.automatic.processor_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("dstransformer.training.facts.processor_flags", lambda: frozenset({"avx2"}))
     command = ["train", "base", "--corpus", str(run.parent / "corpus"), "--run", str(run.parent / "new"), "--dry-run"]
 
     def printed(*more: str) -> str:
@@ -183,7 +185,7 @@ def test_a_tokenizer_of_bleu_that_may_be_wrong_is_warned_of(run: Path, code: str
     mine = run.parent / "mine.yaml"
     mine.write_text(f"extends: toy\nvalidation: {{tokenize: {choice}}}\n")
     request = TrainRequest(str(mine), run.parent / "corpus", run.parent / "new", TINY, ["zero1", "fp32"])
-    assert [line for line in dry_run(request).warnings if line.startswith(warning)]
+    assert [line for line in dry_run(resolve_alone(request)).warnings if line.startswith(warning)]
 
 
 def test_a_request_takes_the_names_of_folders(run: Path) -> None:
