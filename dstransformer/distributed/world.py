@@ -190,7 +190,7 @@ class World:
         return result
 
     def decide_on_rank0(self, collect: Callable[[], T], decide: Callable[[list[T]], R]) -> R:
-        """Let rank 0 decide for all ranks by what each of them knows: one message to rank 0, and one back.
+        """Let rank 0 decide for all ranks by what each of them knows: a gather and a broadcast.
 
         Args:
             collect: Called on every rank; returns what it knows.
@@ -200,28 +200,14 @@ class World:
             DstError: The error of ``collect`` on the lowest rank that has one, or of ``decide``; raised on all ranks.
         """
         knowledge: T | None = None
-        decision: R | None = None
         raised: Exception | None = None
-        failures: list[_Failure | None] = []
         try:
             knowledge = collect()
         except Exception as error:
             raised = error
-        reports: list[Any] | None = [None] * self.world_size if self.is_rank0 else None
-        with self._collective():
-            dist.gather_object((knowledge, self._describe(raised)), reports, group=self._control)
-        if reports is not None:
-            failures = [failure for _, failure in reports]
-            if not any(failures):
-                try:
-                    decision = decide([knowledge for knowledge, _ in reports])
-                except Exception as error:
-                    raised = error
-                    failures = [self._describe(error)]
-        received: tuple[R, list[_Failure | None]] = self.broadcast((decision, failures))
-        decision, failures = received
-        self._raise_first(failures, raised)
-        return decision
+        reports: list[tuple[T, _Failure | None]] = self.gather((knowledge, self._describe(raised)))
+        self._raise_first([failure for _, failure in reports], raised)
+        return self.compute_on_rank0(lambda: decide([knowledge for knowledge, _ in reports]))
 
     def exchange(self, values: torch.Tensor, given: Sequence[int], taken: Sequence[int]) -> torch.Tensor:
         """Send each rank a part of a tensor on the device, and receive a part of its tensor.

@@ -32,6 +32,8 @@ from dstransformer.training.pretrained import check_pretrained, open_pretrained
 
 GIB = 2**30
 
+MicroBatchesFrom = Literal["checkpoint", "trial"]
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,7 +55,7 @@ class Plan:
 
     config: Config
     precision_from: str | None = None
-    micro_batches_from: Literal["checkpoint", "trial"] | None = None
+    micro_batches_from: MicroBatchesFrom | None = None
     threads: Sequence[int] = ()
     hardware: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
@@ -131,14 +133,17 @@ def decide(experiment: Experiment, facts: Sequence[Facts], resumed: ResumePoint 
             compute the attention backend; or the memory of a node is too small.
     """
     _check_nodes_agree(experiment, facts)
-    config, precision_from, micro_batches_from = experiment.config, None, None
+    config, precision_from = experiment.config, None
+    micro_batches_from: MicroBatchesFrom | None = None
     if AUTO_PRECISION in config.deepspeed:
         stored = None if resumed is None else resumed.checkpoint.state.precision
         precision, precision_from = choose_precision(stored, ALL.intersection(*(one.native for one in facts)))
         config = with_precision(config, precision)
     if config.batch.micro_batches == "auto":
-        number, micro_batches_from = _choose_micro_batches(resumed, experiment.world_size)
-        config = config.with_micro_batches(number)
+        stored_number = 0 if resumed is None else resumed.config.batch.micro_batch_count
+        is_kept = stored_number > 0 and stored_number % experiment.world_size == 0  # then the updates stay
+        config = config.with_micro_batches(stored_number if is_kept else experiment.world_size)
+        micro_batches_from = "checkpoint" if is_kept else "trial"
     experiment = experiment.with_config(config)
     _check_backend(experiment.precision, facts)
     for host, ranks in _by_host(facts).items():
@@ -242,14 +247,6 @@ def check_memory(experiment: Experiment, processes: int, available: int, host: s
         f"{model} {where}; {plan}: lower model.num_layers (or encoder_layers and decoder_layers), "
         "model.d_model or model.d_ff, or start fewer processes"
     )
-
-
-def _choose_micro_batches(resumed: ResumePoint | None, world_size: int) -> tuple[int, Literal["checkpoint", "trial"]]:
-    """The number of a checkpoint, if the processes divide it, so that the updates stay; else one for each process."""
-    stored = 0 if resumed is None else resumed.config.batch.micro_batch_count
-    if stored and stored % world_size == 0:
-        return stored, "checkpoint"
-    return world_size, "trial"
 
 
 def _by_host(facts: Sequence[Facts]) -> dict[str, list[int]]:
