@@ -83,7 +83,7 @@ def make_plan(experiment: Experiment, session: Session) -> tuple[Experiment, Pla
         resume = fetch_resumed(experiment.request.resume, experiment.config.checkpoint, experiment.checkpoints)
         plan = plan_run(experiment, facts, resume)
         experiment.with_config(plan.config).write()
-        session.record_start(experiment.run, [RankProcess(host=one.host, process=one.process) for one in facts])
+        session.record_start(experiment.run, [RankProcess(host=fact.host, process=fact.process) for fact in facts])
         return plan
 
     plan = world.decide_on_rank0(lambda: collect_facts(experiment, world), plan_and_record)
@@ -137,7 +137,7 @@ def decide(experiment: Experiment, facts: Sequence[Facts], resumed: ResumePoint 
     micro_batches_from: MicroBatchesFrom | None = None
     if AUTO_PRECISION in config.deepspeed:
         stored = None if resumed is None else resumed.checkpoint.state.precision
-        precision, precision_from = choose_precision(stored, ALL.intersection(*(one.native for one in facts)))
+        precision, precision_from = choose_precision(stored, ALL.intersection(*(fact.native for fact in facts)))
         config = with_precision(config, precision)
     if config.batch.micro_batches == "auto":
         stored_number = 0 if resumed is None else resumed.config.batch.micro_batch_count
@@ -186,17 +186,17 @@ def with_precision(config: Config, precision: Precision) -> Config:
 def share_threads(facts: Sequence[Facts]) -> list[int]:
     """The number of threads of each rank: what ``OMP_NUM_THREADS`` says, else an even share of its cores."""
     on_hosts = {host: [(host, facts[rank].cores) for rank in ranks] for host, ranks in _by_host(facts).items()}
-    return [one.threads or share_cores((one.host, one.cores), on_hosts[one.host]) for one in facts]
+    return [fact.threads or share_cores((fact.host, fact.cores), on_hosts[fact.host]) for fact in facts]
 
 
 def combine_hardware(facts: Sequence[Facts], threads: Sequence[int]) -> dict[str, str]:
     """The hardware facts that can change the last bits of a result, of all ranks together."""
     values = defaultdict[str, set[str]](set)
-    for one, number in zip(facts, threads, strict=True):
-        values["device"].add(one.device)
-        if one.computes_on_cpu:
+    for fact, number in zip(facts, threads, strict=True):
+        values["device"].add(fact.device)
+        if fact.computes_on_cpu:
             values["threads"].add(str(number))
-        for name, value in one.kernels.items():
+        for name, value in fact.kernels.items():
             values[name].add(value)
     return {name: ", ".join(sorted(of_ranks)) for name, of_ranks in values.items()}
 
@@ -205,7 +205,7 @@ def emulation_warnings(experiment: Experiment, facts: Sequence[Facts]) -> list[s
     """Say which precision is fast, if a device emulates that of the experiment."""
     precision = experiment.precision
     fast = " ".join("fp32" if name in ALL else name for name in experiment.config.deepspeed)
-    slow = next((one.device for one in facts if precision not in one.native), None)
+    slow = next((fact.device for fact in facts if precision not in fact.native), None)
     return (
         []
         if slow is None
@@ -252,8 +252,8 @@ def check_memory(experiment: Experiment, processes: int, available: int, host: s
 def _by_host(facts: Sequence[Facts]) -> dict[str, list[int]]:
     """The ranks of each machine."""
     ranks = defaultdict[str, list[int]](list)
-    for rank, one in enumerate(facts):
-        ranks[one.host].append(rank)
+    for rank, fact in enumerate(facts):
+        ranks[fact.host].append(rank)
     return ranks
 
 
@@ -262,19 +262,19 @@ def _check_nodes_agree(experiment: Experiment, facts: Sequence[Facts]) -> None:
     first = facts[0]
 
     def differing(read: Callable[[Facts], object]) -> str:
-        return ", ".join(sorted({one.host for one in facts if read(one) != read(first)}))
+        return ", ".join(sorted({fact.host for fact in facts if read(fact) != read(first)}))
 
-    if hosts := differing(lambda one: one.probe):
+    if hosts := differing(lambda fact: fact.probe):
         raise ConfigError(
             f"{hosts} cannot see what rank 0 on {first.host} writes into {experiment.run}: "
             "put --run on a file system that all nodes share"
         )
-    if hosts := differing(lambda one: one.settings):
+    if hosts := differing(lambda fact: fact.settings):
         raise ConfigError(
             f"{hosts} has a different preset, DeepSpeed JSON or dstransformer version than {first.host}: "
             "use the same on all nodes"
         )
-    if hosts := differing(lambda one: one.corpus):
+    if hosts := differing(lambda fact: fact.corpus):
         raise ConfigError(
             f"{experiment.corpus.path} on {hosts} is not the same corpus as on {first.host}: "
             "copy one of them to every node"
@@ -283,6 +283,6 @@ def _check_nodes_agree(experiment: Experiment, facts: Sequence[Facts]) -> None:
 
 def _check_backend(precision: Precision, facts: Sequence[Facts]) -> None:
     """Check that every device can compute the attention backend in this precision."""
-    for one in facts:
-        if (reason := one.refused.get(precision)) is not None:
-            raise ConfigError(f"{one.device} of {one.host}: {reason}")
+    for fact in facts:
+        if (reason := fact.refused.get(precision)) is not None:
+            raise ConfigError(f"{fact.device} of {fact.host}: {reason}")
