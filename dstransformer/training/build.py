@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from dstransformer.config.schema import TrackingConfig
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.evaluation.validation import Validator
 from dstransformer.io.progress import is_quiet
@@ -47,7 +49,7 @@ def build_trainer(experiment: Experiment, plan: Plan, session: Session) -> Train
     """
     world, resumed = session.world, plan.resumed
     provenance = describe_provenance(experiment, plan, world)
-    tracker = build_tracker(experiment) if world.is_rank0 else NullTracker()
+    tracker = _build_listeners(experiment) if world.is_rank0 else NullTracker()
     for line in describe_run(experiment, plan) if world.is_rank0 else ():
         tracker.emit(Message(line))
     if resumed is not None and world.is_rank0:
@@ -114,30 +116,31 @@ def assemble_trainer(
     )
 
 
-def build_tracker(experiment: Experiment) -> Tracker:
-    """Build the tracker of rank 0: progress, ``metrics.jsonl``, and what the configuration and the request add.
+def build_tracker(config: TrackingConfig, *, run_folder: Path, max_updates: int) -> FanOut:
+    """Build the tracker of rank 0: progress, ``metrics.jsonl``, and what the configuration names.
 
     Raises:
         ConfigError: The tracking address is not that of a store.
     """
-    run, config, checkpoint = experiment.run, experiment.config.tracking, experiment.config.checkpoint
-    console = ConsoleProgress(experiment.config.training.max_updates)
-    trackers: list[Tracker] = [console, MetricsLog(run / METRICS_NAME)]
+    console = ConsoleProgress(max_updates)
+    trackers: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
     if config.enabled:
+        uri, experiment = resolve_tracking_uri(config.uri, run_folder), resolve_experiment(config.experiment)
+        announce = logger.info if is_quiet() else console.print
         trackers.append(
-            MlflowTracker(
-                run,
-                resolve_tracking_uri(config.uri, run),
-                resolve_experiment(config.experiment),
-                system_metrics=config.system_metrics,
-                announce=logger.info if is_quiet() else console.print,
-            )
+            MlflowTracker(run_folder, uri, experiment, system_metrics=config.system_metrics, announce=announce)
         )
-    trackers += [CURVES[name](run) for name in dict.fromkeys(config.also)]
-    tracker = FanOut(trackers)
-    beside: list[Tracker] = []
-    if experiment.request.profile:
-        beside.append(Profiler(experiment.request.profile, run, tracker))
-    if checkpoint.mirror is not None:
-        beside.append(MirrorTracker(Mirror(checkpoint.mirror), experiment.checkpoints, checkpoint.retry_seconds))
-    return FanOut([tracker, *beside])
+    trackers += [CURVES[name](run_folder) for name in dict.fromkeys(config.also)]
+    return FanOut(trackers)
+
+
+def _build_listeners(experiment: Experiment) -> Tracker:
+    """The tracker of rank 0, and what else listens to its run: a profiler, a mirror of the checkpoints."""
+    config, run, profiled = experiment.config, experiment.run, experiment.request.profile
+    tracker = build_tracker(config.tracking, run_folder=run, max_updates=config.training.max_updates)
+    listeners: list[Tracker] = [tracker]
+    if profiled:
+        listeners.append(Profiler(profiled, run, tracker))
+    if (address := config.checkpoint.mirror) is not None:
+        listeners.append(MirrorTracker(Mirror(address), experiment.checkpoints, config.checkpoint.retry_seconds))
+    return FanOut(listeners)
