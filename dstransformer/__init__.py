@@ -12,7 +12,7 @@ _MODULES = {
     "Corpus": "data",
     "MarkupTranslator": "extras.markup.translator",
     "Parser": "extras.parsing.parser",
-    "TrainRequest": "training.setup",
+    "TrainRequest": "training.experiment",
     "Translator": "decoding",
     "load_config": "config",
     "open_bundle": "model",
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from dstransformer.extras.markup.translator import MarkupTranslator
     from dstransformer.extras.parsing.parser import Parser
     from dstransformer.model import open_bundle
+    from dstransformer.training.experiment import TrainRequest
     from dstransformer.training.run import train
-    from dstransformer.training.setup import TrainRequest
 else:
 
     def __getattr__(name):

@@ -28,7 +28,7 @@ from benchmarks.lib.machine import watch_others
 from benchmarks.lib.processes import Worker, environment, free_port, run_prep, wait_for_server
 from benchmarks.lib.turns import median_ratio, ratios
 from benchmarks.resilience.proxy import Fault, Proxy
-from dstransformer.config import compose, load_config
+from dstransformer.config import load_config
 from dstransformer.data import Corpus
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
@@ -197,19 +197,21 @@ def _cpu_seconds() -> tuple[float, float]:
 
 def work(corpus_folder: Path, run: Path, uri: str) -> None:
     """Train in the folder ``run``, in turns, tracked in a store if one is given."""
-    from dstransformer.training.build import build_trainer
-    from dstransformer.training.setup import Setup
+    from dstransformer.training.build import assemble_trainer
+    from dstransformer.training.experiment import Experiment, TrainRequest
+    from dstransformer.training.plan import Plan
 
     turns = Turns()
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout
         tracking = [f"tracking.uri={uri}"] if uri else ["tracking.enabled=false"]
         config = load_config("toy", [*SETTINGS, *tracking], ["zero1", "fp32"])
         world = join_world(read_processes(os.environ))
-        corpus, ds_config = Corpus.open(corpus_folder), compose(config, 1)
-        built = build_tracker(config.tracking, rank=0, run_folder=run, max_updates=config.training.max_updates)
+        corpus = Corpus.open(corpus_folder)
+        experiment = Experiment.build(TrainRequest("toy", corpus_folder, run), config, corpus, 1)
+        built = build_tracker(config.tracking, run_folder=run, max_updates=config.training.max_updates)
         tracker = FanOut([built, turns])
-        trainer = build_trainer(Setup(config, ds_config, corpus, run, 1), {}, tracker, Session(world))
-        tracker.emit(RunStart("outage", config, ds_config, corpus.manifest, corpus_folder))
+        trainer = assemble_trainer(experiment, Plan(config), {}, tracker, Session(world))
+        tracker.emit(RunStart("outage", config, experiment.ds_config, corpus.manifest, corpus_folder))
         trainer.fit()
 
 

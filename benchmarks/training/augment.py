@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dstransformer.config import Modifier, compose, load_config
+from dstransformer.config import Modifier, load_config
 from dstransformer.data import Corpus
 from dstransformer.data.augment import Augmentation, TextPart, describe_augmentation
 from dstransformer.data.subwords import BpeDropout, Pairs
@@ -23,8 +23,9 @@ from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.tracking.events import NullTracker
-from dstransformer.training.build import build_trainer
-from dstransformer.training.setup import Setup
+from dstransformer.training.build import assemble_trainer
+from dstransformer.training.experiment import Experiment, TrainRequest
+from dstransformer.training.plan import Plan
 
 SMOKE_OPTIONS = ""
 PRESET = "multi30k"
@@ -86,8 +87,9 @@ def train(corpus: Corpus, world: World, overrides: list[str]) -> tuple[int, floa
     """Tokens of some updates, and the CPU seconds of all threads that they take."""
     config = load_config(PRESET, overrides, ["zero0", "fp32"])
     with tempfile.TemporaryDirectory() as folder:
-        setup = Setup(config, compose(config, world.world_size), corpus, Path(folder), world.world_size)
-        trainer = build_trainer(setup, {}, NullTracker(), Session(world))
+        request = TrainRequest(PRESET, corpus.path, Path(folder))
+        experiment = Experiment.build(request, config, corpus, world.world_size)
+        trainer = assemble_trainer(experiment, Plan(config), {}, NullTracker(), Session(world))
         tokens = 0
         with closing(trainer.data) as updates:
             for number in range(UPDATES + 1):

@@ -79,7 +79,8 @@ def run(options: DsConfig) -> CommandResult:
 
 def _with_own_precision(config: Config) -> Config:
     """Give ``auto_precision`` what it is for a new run on this machine, and say so on standard error."""
-    from dstransformer.training.automatic import choose_precision, native_precisions, own_device, with_precision
+    from dstransformer.training.facts import native_precisions, own_device
+    from dstransformer.training.plan import choose_precision, with_precision
 
     precision, reason = choose_precision(None, native_precisions(own_device()))
     note(f"note: the precision is {precision}, {reason}")

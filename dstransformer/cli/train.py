@@ -15,7 +15,7 @@ from dstransformer.io.flags import option
 
 if TYPE_CHECKING:
     from dstransformer.training.estimate import DryRun
-    from dstransformer.training.run import Outcome
+    from dstransformer.training.outcome import Outcome
 
 
 class Train(
@@ -57,7 +57,8 @@ class Train(
 def run(options: Train) -> CommandResult:
     """Train. Only rank 0 prints the outcome."""
     from dstransformer.distributed.launcher import read_processes
-    from dstransformer.training.setup import TrainRequest, resolve_alone, resolve_on_all
+    from dstransformer.training.experiment import TrainRequest, resolve_alone
+    from dstransformer.training.run import train
 
     request = TrainRequest(
         preset=options.preset,
@@ -73,18 +74,15 @@ def run(options: Train) -> CommandResult:
         profile=options.profile,
     )
     is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
-    # A mistake is refused before the rest is imported, which takes seconds.
-    setup = (resolve_alone if options.dry_run else resolve_on_all)(request)
     if options.dry_run:
-        from dstransformer.training.estimate import dry_run
+        experiment = resolve_alone(request)
+        from dstransformer.training.estimate import dry_run  # imports PyTorch, which takes seconds
 
-        planned = dry_run(request, setup)
+        planned = dry_run(experiment)
         text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
         return CommandResult(text if is_rank0 else "")
-    from dstransformer.training.run import train
-
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
-        outcome = train(request, setup)
+        outcome = train(request)
     text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
     return CommandResult(text if is_rank0 else "", outcome.status)
 
@@ -101,11 +99,11 @@ def _describe_dry_run(planned: DryRun) -> str:
     from dstransformer.config import dump_config
     from dstransformer.data.plan import describe_stages
 
-    setup, figures = planned.setup, planned.estimate
+    experiment, plan, figures = planned.experiment, planned.plan, planned.estimate
     windows = f"   in {figures.windows:,} windows" if figures.windows > 1 else ""
     lines = [
-        dump_config(setup.config.without_secrets()),
-        f"DeepSpeed, world size {setup.world_size}: {json.dumps(setup.ds_config)}\n",
+        dump_config(experiment.config.without_secrets()),
+        f"DeepSpeed, world size {experiment.world_size}: {json.dumps(experiment.ds_config)}\n",
         f"pairs              {figures.pairs:>14,}{windows}",
         f"updates per epoch  {figures.updates_per_epoch:>14,}   total epochs {figures.epochs:.1f}",
         f"an update holds    {figures.pairs_per_update:>14,.0f}   pairs",
@@ -115,14 +113,14 @@ def _describe_dry_run(planned: DryRun) -> str:
         f"parameters         {figures.parameters:>14,}",
         f"FLOPs per update   {figures.flops_per_update:>14.3e}   total {figures.flops:.3e}",
     ]
-    if stages := describe_stages(setup.config.batch.stages, figures.stage_updates):
+    if stages := describe_stages(experiment.config.batch.stages, figures.stage_updates):
         lines.append(f"an update may hold {stages}")
-    if setup.precision_from is not None:
-        lines.append(f"precision          {setup.precision:>14}   {setup.precision_from}")
-    if setup.micro_batches_from is not None:
-        kept = setup.micro_batches_from == "checkpoint"
+    if plan.precision_from is not None:
+        lines.append(f"precision          {experiment.precision:>14}   {plan.precision_from}")
+    if plan.micro_batches_from is not None:
+        kept = plan.micro_batches_from == "checkpoint"
         reason = "as its checkpoint has" if kept else "or more: the run finds by trial how few fit the memory (auto)"
-        lines.append(f"micro-batches      {setup.config.batch.micro_batches:>14,}   {reason}")
+        lines.append(f"micro-batches      {experiment.config.batch.micro_batches:>14,}   {reason}")
     lines += [
         f"model states {stage} {gib:>14.3f}   GiB on each GPU, by DeepSpeed's estimate for its own 16-bit training"
         for stage, gib in planned.model_state_gib.items()

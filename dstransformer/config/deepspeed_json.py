@@ -21,7 +21,7 @@ _PACKAGED = _HERE / "ds_configs"  # in a wheel
 _CHECKOUT = _HERE.parents[1] / "ds_configs"  # in a checkout
 
 #: In place of the name of a precision: bf16 where every device has its instructions, else fp32. Chosen when a run
-#: starts, see :mod:`dstransformer.training.automatic`.
+#: starts, see :mod:`dstransformer.training.plan`.
 AUTO_PRECISION = "auto_precision"
 
 #: Maximum number of processes; catches typos.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,6 @@ from dstransformer.distributed.hardware import (
     gpu_identity,
     raise_file_limit,
     set_device_variables,
-    share_cores,
     usable_cores,
 )
 from dstransformer.distributed.launcher import Processes, add_slurm_variables
@@ -33,6 +32,7 @@ from dstransformer.errors import DstError, PeerError, UserError
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 #: Seconds a process waits for the others to join before it logs that it is waiting.
 NOTICE_SECONDS = 15.0
@@ -48,6 +48,20 @@ _KEEP_STORE_SECONDS = 2.0
 
 #: Timeout of collectives in programs that state none.
 GROUP_TIMEOUT = timedelta(hours=1)
+
+
+class _Failure(NamedTuple):
+    """An error as the other ranks hear of it.
+
+    Attributes:
+        kind: Its type; ``DstError`` of an error that is not one.
+        text: Its message.
+        origin: The rank and machine that it came from.
+    """
+
+    kind: type[DstError]
+    text: str
+    origin: str
 
 
 @contextmanager
@@ -162,13 +176,38 @@ class World:
         return items[0]
 
     def compute_on_rank0(self, compute: Callable[[], T]) -> T:
-        """Call a function on rank 0 only, and give its result, or its error, to every rank."""
+        """Call a function on rank 0 only, and broadcast its result, or its error, to every rank."""
         result: T | None = None
-        with self.collective_errors():
-            if self.is_rank0:
+        raised: Exception | None = None
+        if self.is_rank0:
+            try:
                 result = compute()
-        agreed: T = self.broadcast(result)
-        return agreed
+            except Exception as error:
+                raised = error
+        received: tuple[T, _Failure | None] = self.broadcast((result, self._describe(raised)))
+        result, failure = received
+        self._raise_first([failure], raised)
+        return result
+
+    def decide_on_rank0(self, collect: Callable[[], T], decide: Callable[[list[T]], R]) -> R:
+        """Let rank 0 decide for all ranks by what each of them knows: a gather and a broadcast.
+
+        Args:
+            collect: Called on every rank; returns what it knows.
+            decide: Called on rank 0 with what the ranks know, in their order, unless ``collect`` failed on any.
+
+        Raises:
+            DstError: The error of ``collect`` on the lowest rank that has one, or of ``decide``; raised on all ranks.
+        """
+        knowledge: T | None = None
+        raised: Exception | None = None
+        try:
+            knowledge = collect()
+        except Exception as error:
+            raised = error
+        reports: list[tuple[T, _Failure | None]] = self.gather((knowledge, self._describe(raised)))
+        self._raise_first([failure for _, failure in reports], raised)
+        return self.compute_on_rank0(lambda: decide([knowledge for knowledge, _ in reports]))
 
     def exchange(self, values: torch.Tensor, given: Sequence[int], taken: Sequence[int]) -> torch.Tensor:
         """Send each rank a part of a tensor on the device, and receive a part of its tensor.
@@ -210,29 +249,36 @@ class World:
             raised = error
         self.raise_any(raised)
 
-    def raise_any(self, own: Exception | None) -> None:
+    def raise_any(self, raised: Exception | None) -> None:
         """If any rank has an error, raise that of the lowest such rank on all ranks. Collective.
 
         Args:
-            own: This rank's error, if any.
+            raised: This rank's error, if any.
 
         Raises:
             DstError: The error, unchanged if every rank has one, else prefixed with the rank it came from.
         """
-        described = None
-        if own is not None:
-            text = str(own) if isinstance(own, DstError) else f"{type(own).__name__}: {own}"
-            kind = type(own) if isinstance(own, DstError) else DstError
-            described = kind, text, f"rank {self.rank} on {platform.node()}"
-        failures = [failure for failure in self.gather(described) if failure is not None]
+        self._raise_first(self.gather(self._describe(raised)), raised)
+
+    def _describe(self, error: Exception | None) -> _Failure | None:
+        if error is None:
+            return None
+        origin = f"rank {self.rank} on {platform.node()}"
+        if isinstance(error, DstError):
+            return _Failure(type(error), str(error), origin)
+        return _Failure(DstError, f"{type(error).__name__}: {error}", origin)
+
+    def _raise_first(self, of_ranks: Sequence[_Failure | None], raised: Exception | None) -> None:
+        """Raise the first of the errors that all ranks know by now, if there is one; see :meth:`raise_any`."""
+        failures = [failure for failure in of_ranks if failure is not None]
         if not failures:
             return
-        if own is not None and not isinstance(own, DstError):
-            raise own
-        kind, text, origin = failures[0]
-        error = kind(text if len(failures) == self.world_size else f"{origin}: {text}")
+        if raised is not None and not isinstance(raised, DstError):
+            raise raised
+        first = failures[0]
+        error = first.kind(first.text if len(failures) == self.world_size else f"{first.origin}: {first.text}")
         error.shared = True
-        raise error from own
+        raise error from raised
 
 
 def join_world(
@@ -247,8 +293,7 @@ def join_world(
     """Join the process group.
 
     Sets the variables that PyTorch and DeepSpeed read, unless the launcher has set them, but on a GPU the local rank
-    becomes the number of the GPU. If ``OMP_NUM_THREADS`` is not
-    set, processes that may run on the same cores share them evenly.
+    becomes the number of the GPU. If ``OMP_NUM_THREADS`` is not set, the process has as many threads as cores.
 
     Args:
         processes: Rank of this process, and the number of them.
@@ -288,8 +333,7 @@ def join_world(
             )
             world = World(processes, device, timeout, waiting)
         if "OMP_NUM_THREADS" not in environment:
-            own = platform.node(), usable_cores()
-            torch.set_num_threads(share_cores(own, world.gather(own)))
+            torch.set_num_threads(len(usable_cores()))
         return world
     except (RuntimeError, ValueError, OSError) as error:
         failure = DstError(_describe_join_failure(error, environment))
@@ -418,17 +462,21 @@ def _first_line(error: Exception) -> str:
 def raise_on_all(
     error: Exception, processes: Processes, environment: MutableMapping[str, str] = os.environ
 ) -> NoReturn:
-    """Raise an error of this process on all ranks, which call :meth:`World.raise_any` once they have joined.
+    """Raise an error of this process on all ranks, which call :meth:`World.decide_on_rank0` once they have joined.
 
     Args:
         error: The error.
         processes: Rank of this process, and the number of them. A process alone raises the error as it is.
         environment: The environment variables.
     """
+
+    def fail() -> NoReturn:
+        raise error
+
     if processes.world_size > 1:
         world = join_world(processes, environment)
         try:
-            world.raise_any(error)
+            world.decide_on_rank0(fail, lambda _: None)
         finally:
             leave_world()
     raise error

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from dstransformer.errors import ConfigError, DataError, UserError, check_format_version, shown
-from dstransformer.io.files import read_error, replace_file, storage_errors
+from dstransformer.io.files import hold_lock, read_error, replace_file, storage_errors
 from dstransformer.io.json_text import read_json, read_record
 
 Kind = Literal["run", "corpus", "checkpoint", "bundle", "export"]
@@ -27,6 +29,12 @@ MARKER = "dst.json"
 
 #: The lock file of a run. It is never deleted.
 RUN_LOCK = ".lock"
+
+#: Holds, while a run starts, a text by which the other nodes know the run folder of rank 0.
+_PROBE = ".probe"
+
+#: How long to wait for a run folder's lock. A process that only asks who holds it locks it for a moment.
+_LOCK_SECONDS = 0.5
 
 #: All files that a run writes at the top of its folder.
 RUN_FILES = (
@@ -43,7 +51,7 @@ ALL_BUNDLE_FILES = (*BUNDLE_FILES, "tokenizer.src.model", SIGNATURE)
 
 #: Entries that do not count against a new folder: from the file system, a scheduler or shell redirection, or a run that
 #: begins at this moment.
-_IGNORED = ("lost+found", "*.log", "*.out", "*.err", RUN_LOCK, f".{MARKER}.*.partial")
+_IGNORED = ("lost+found", "*.log", "*.out", "*.err", RUN_LOCK, _PROBE, f".{MARKER}.*.partial")
 
 
 def write_marker(folder: Path, kind: Kind, **more: object) -> None:
@@ -215,6 +223,60 @@ def _check_is_empty(run: Path) -> None:
     if others:
         shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
         raise ConfigError(f"--run {run} is not a run folder and not empty ({shown}): choose a new or empty folder")
+
+
+@contextmanager
+def hold_run_folder(run: Path) -> Iterator[None]:
+    """Create and lock a run folder, and leave a probe in it. One that is new and stays empty goes if the block fails.
+
+    Raises:
+        UserError: Another process is training in the folder.
+        StorageError: The folder cannot be written.
+    """
+    busy = f"another process is training in {run} ({{owner}}): wait for it, stop it, or choose another --run"
+    with ExitStack() as stack:
+        with storage_errors(run):
+            if _make_folder(run):
+                stack.push(lambda kind, *_: _remove_if_unused(run) if kind else None)
+            stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
+            if not (run / MARKER).exists():
+                write_marker(run, "run")
+            stack.callback(remove_probe, run)
+            (run / _PROBE).write_text(uuid.uuid4().hex)
+        yield
+
+
+def read_probe(run: Path) -> str | None:
+    """The probe of a run folder; None if this process does not see it."""
+    try:
+        return (run / _PROBE).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def remove_probe(run: Path) -> None:
+    """Remove the probe of a run folder, once all processes have read it."""
+    with suppress(OSError):
+        (run / _PROBE).unlink(missing_ok=True)
+
+
+def _make_folder(run: Path) -> bool:
+    """Whether this process has made the folder; of two that start together, one does."""
+    try:
+        run.mkdir(parents=True)
+    except FileExistsError:
+        if not run.is_dir():
+            raise
+        return False
+    return True
+
+
+def _remove_if_unused(run: Path) -> None:
+    with suppress(OSError):
+        if {path.name for path in run.iterdir()} == {RUN_LOCK, MARKER}:
+            (run / MARKER).unlink()
+            (run / RUN_LOCK).unlink()
+            run.rmdir()
 
 
 def check_bundle_folder(out: Path, option: str, *, overwrite: bool) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
@@ -29,19 +30,10 @@ from dstransformer.data.windows import Planner, build_planner
 from dstransformer.distributed.launcher import single_process_warning
 from dstransformer.errors import counted
 from dstransformer.model import parameter_count, training_flops
-from dstransformer.training.automatic import choose, emulation_warning, native_precisions, own_device
-from dstransformer.training.checkpoints.resume import check_resumed
+from dstransformer.training.experiment import Experiment
+from dstransformer.training.facts import describe_device, machine_memory, own_device
+from dstransformer.training.plan import GIB, Plan, check_memory, plan_run
 from dstransformer.training.runtime import check_sections, model_state_bytes
-from dstransformer.training.setup import (
-    GIB,
-    Setup,
-    TrainRequest,
-    check_corpus,
-    check_memory,
-    find_resume_point,
-    machine_memory,
-    resolve_alone,
-)
 
 #: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.
 MAX_EPOCHS = 500
@@ -102,14 +94,16 @@ class DryRun:
     """The result of ``dst train --dry-run``.
 
     Attributes:
-        setup: The experiment.
-        estimate: Its plan, and what that costs.
+        experiment: The experiment, with the configuration of the plan.
+        plan: How it would run on devices such as that of this machine.
+        estimate: What it costs.
         model_state_gib: Weights, gradients and moments on each GPU in GiB by ZeRO stage, see
             :func:`dstransformer.training.runtime.model_state_bytes`.
         warnings: What is probably a mistake.
     """
 
-    setup: Setup
+    experiment: Experiment
+    plan: Plan
     estimate: Estimate
     model_state_gib: Mapping[str, float]
     warnings: Sequence[str]
@@ -117,98 +111,93 @@ class DryRun:
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
         return {
-            "config": self.setup.config.without_secrets().model_dump(),
-            "ds_config": dict(self.setup.ds_config),
-            "world_size": self.setup.world_size,
-            "precision": self.setup.precision,
-            "precision_from": self.setup.precision_from,
-            "micro_batches_from": self.setup.micro_batches_from,
+            "config": self.experiment.config.without_secrets().model_dump(),
+            "ds_config": dict(self.experiment.ds_config),
+            "world_size": self.experiment.world_size,
+            "precision": self.experiment.precision,
+            "precision_from": self.plan.precision_from,
+            "micro_batches_from": self.plan.micro_batches_from,
             "estimate": asdict(self.estimate),
             "model_state_gib": dict(self.model_state_gib),
             "warnings": list(self.warnings),
         }
 
 
-def dry_run(request: TrainRequest, setup: Setup | None = None) -> DryRun:
-    """Check configuration, corpus, resumption and the memory that planning takes in one process; plan the first epoch.
+def dry_run(experiment: Experiment) -> DryRun:
+    """Make the plan of a run for processes with the device of this machine, and plan the first epoch. Writes nothing.
 
     Args:
-        request: The options of the run.
-        setup: What :func:`resolve_alone` makes of the request, if that was done before this module was imported.
+        experiment: The experiment.
 
     Raises:
         UserError: :func:`dstransformer.training.run.train` would raise it as well. It also checks what depends on the
             other processes and their devices (the attention backend, the memory of a node), and creates the run folder.
     """
-    setup = setup or resolve_alone(request)
-    resumed = find_resume_point(request, setup)
-    if not {*setup.config.deepspeed} <= {*fragment_names(), AUTO_PRECISION}:  # a file of the user's
-        check_sections(setup.ds_config)
-    device = own_device()
-    setup = choose(setup, resumed, native_precisions(device))
-    check_corpus(setup, verify=True)
-    check_memory(setup, 1, machine_memory(), weights=False)
-    if resumed is not None:
-        check_resumed(resumed, setup.config, setup.free_keys)
-    estimated = estimate(setup)
-    warnings = plan_warnings(setup.config, estimated.updates_per_epoch, estimated.stage_updates)
-    warnings += filter(None, [single_process_warning(os.environ), emulation_warning(setup, device)])
-    warnings += setup.task.notes
-    model, vocab_size = setup.config.model, setup.corpus.tokenizer.vocab_size
-    largest_layer = model.d_model * max(model.embedding_rows(vocab_size), model.d_ff)
-    by_stage = model_state_bytes(estimated.parameters, largest_layer, setup.world_size)
-    return DryRun(setup, estimated, {stage: size / GIB for stage, size in by_stage.items()}, warnings)
+    if not {*experiment.config.deepspeed} <= {*fragment_names(), AUTO_PRECISION}:  # a file of the user's
+        check_sections(experiment.ds_config)
+    plan = plan_run(experiment, [describe_device(own_device())], experiment.request.resume)
+    experiment = experiment.with_config(plan.config)
+    config, corpus, notes = experiment.config, experiment.corpus, experiment.task.notes
+    corpus.verify()
+    check_memory(experiment, 1, machine_memory(), platform.node(), weights=False)
+    estimated = estimate(experiment)
+    warnings = plan_warnings(config, estimated.updates_per_epoch, estimated.stage_updates)
+    warnings += [*filter(None, [single_process_warning(os.environ)]), *plan.warnings, *notes]
+    vocab_size = corpus.tokenizer.vocab_size
+    largest_layer = config.model.d_model * max(config.model.embedding_rows(vocab_size), config.model.d_ff)
+    by_stage = model_state_bytes(estimated.parameters, largest_layer, experiment.world_size)
+    return DryRun(experiment, plan, estimated, {stage: size / GIB for stage, size in by_stage.items()}, warnings)
 
 
-def estimate(setup: Setup) -> Estimate:
+def estimate(experiment: Experiment) -> Estimate:
     """Plan the first window and compute the estimates."""
-    config, training = setup.config, setup.config.training
+    config, training = experiment.config, experiment.config.training
     budget, stages = build_budget(config.batch), config.batch.stages
     if stages:  # their updates may have fewer pairs than micro-batches
-        _build_planner(setup, budget).plan(0, 0)
-    planner = _build_planner(setup, replace(budget, stages=()))
+        _build_planner(experiment, budget).plan(0, 0)
+    planner = _build_planner(experiment, replace(budget, stages=()))
     window, pairs = planner.plan(0, 0), planner.pairs(0)
     order = window.plan.order
     updates = round(window.updates * pairs / len(order))
-    model, tokenizer = config.model, setup.corpus.tokenizer
+    model, tokenizer = config.model, experiment.corpus.tokenizer
     sums = LengthSums.of(window.src_lengths[order], window.tgt_lengths[order])
     rows = model.embedding_rows(tokenizer.vocab_size)
     flops = config.loss.passes * training_flops(model, rows, sums) / window.updates
-    in_stages = count_stage_updates(stages, updates, setup.mixture)
+    in_stages = count_stage_updates(stages, updates, experiment.mixture)
     full = count_full_updates(training.max_updates, stages, in_stages)
     return Estimate(
         pairs=pairs,
         windows=planner.windows(0),
         updates_per_epoch=updates,
         stage_updates=[round(count) for count in in_stages],
-        epochs=count_epochs(full, updates, setup.mixture),
+        epochs=count_epochs(full, updates, experiment.mixture),
         src_tokens_per_update=sums.src_tokens / window.updates,
         tgt_tokens_per_update=sums.tgt_tokens / window.updates,
         pairs_per_update=len(order) / window.updates,
-        accumulation_steps=accumulation_steps(config.batch.micro_batch_count, setup.world_size),
+        accumulation_steps=accumulation_steps(config.batch.micro_batch_count, experiment.world_size),
         parameters=parameter_count(model, tokenizer.vocab_size, tokenizer.src.vocab_size),
         flops_per_update=flops,
         flops=flops * full,
     )
 
 
-def _build_planner(setup: Setup, budget: Budget) -> Planner:
-    training, split = setup.config.training, setup.corpus.split("train")
-    return build_planner(split, budget, training.seed, setup.mixture, training.window_pairs)
+def _build_planner(experiment: Experiment, budget: Budget) -> Planner:
+    training, split = experiment.config.training, experiment.corpus.split("train")
+    return build_planner(split, budget, training.seed, experiment.mixture, training.window_pairs)
 
 
-def approximate_plan(setup: Setup) -> tuple[float, list[float]]:
+def approximate_plan(experiment: Experiment) -> tuple[float, list[float]]:
     """Estimate from the manifest, without planning.
 
     Returns:
         The epochs of a run, a few percent too many, and the updates of each stage of ``batch.stages``.
     """
-    batch, train, mixture = setup.config.batch, setup.corpus.manifest.splits["train"], setup.mixture
+    batch, train, mixture = experiment.config.batch, experiment.corpus.manifest.splits["train"], experiment.mixture
     share = 1.0 if mixture is None else mixture.pairs()[0] / train.pairs
     src, tgt = train.src_tokens + train.pairs, train.tgt_tokens + train.pairs  # with end-of-sentence tokens
     first = max(share * src / batch.src_tokens, share * tgt / batch.tgt_tokens, 1.0)
     in_stages = count_stage_updates(batch.stages, first, mixture)
-    full = count_full_updates(setup.config.training.max_updates, batch.stages, in_stages)
+    full = count_full_updates(experiment.config.training.max_updates, batch.stages, in_stages)
     return count_epochs(full, first, mixture), in_stages
 
 

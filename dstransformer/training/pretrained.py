@@ -11,7 +11,7 @@ from dstransformer.config import ModelConfig
 from dstransformer.data import Tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import Bundle, open_bundle
-from dstransformer.training.checkpoints.resume import Resumed
+from dstransformer.training.checkpoints.resume import ResumePoint
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,7 +125,7 @@ def open_pretrained(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Pre
     return Pretrained(bundle, rows, src_rows, pieces, same)
 
 
-def check_pretrained(resumed: Resumed, init: Path, pretrained: Pretrained | None) -> None:
+def check_pretrained(resumed: ResumePoint, init: Path, pretrained: Pretrained | None) -> None:
     """Check that a run that resumes started from a bundle.
 
     Args:

@@ -10,9 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dstransformer import __version__
+from dstransformer.config import Config
 from dstransformer.data.augment import describe_augmentation
 from dstransformer.data.mixture import describe_mixture
 from dstransformer.data.plan import describe_stages
@@ -20,28 +19,29 @@ from dstransformer.data.windows import is_windowed
 from dstransformer.distributed.world import World
 from dstransformer.errors import counted, without_secrets
 from dstransformer.model import parameter_count
-from dstransformer.model.ops import compiler_name, kernels_fingerprint, processor_name
 from dstransformer.tracking.events import RunStart
 from dstransformer.tracking.mlflow.location import resolve_experiment, resolve_tracking_uri
-from dstransformer.training.checkpoints.resume import Resumed
+from dstransformer.training.checkpoints.resume import ResumePoint
 from dstransformer.training.estimate import approximate_plan
-from dstransformer.training.setup import Setup, TrainRequest
+from dstransformer.training.experiment import Experiment
+from dstransformer.training.plan import Plan
 
 #: The libraries whose versions can change a result.
 VERSIONS = ("torch", "deepspeed", "sentencepiece", "sacrebleu")
 
 
-def describe_provenance(request: TrainRequest, setup: Setup, resumed: Resumed | None, world: World) -> dict[str, Any]:
-    """The provenance stored in the bundles of a run. Collective.
+def describe_provenance(experiment: Experiment, plan: Plan, world: World) -> dict[str, Any]:
+    """The provenance stored in the bundles of a run.
 
     Args:
-        request: The options of the run.
-        setup: The experiment.
-        resumed: The checkpoint that the run resumes from; None for a new run.
+        experiment: The experiment.
+        plan: Its plan.
         world: The process group.
     """
-    manifest = setup.corpus.manifest
-    pretrained = None if setup.pretrained is None else setup.pretrained.record
+    request, manifest = experiment.request, experiment.corpus.manifest
+    parent = None if experiment.pretrained is None else experiment.pretrained.record
+    if plan.resumed is not None:
+        parent = plan.resumed.provenance.get("parent")
     return {
         "dstransformer": __version__,
         "git_revision": git_revision() if world.is_rank0 else None,
@@ -58,36 +58,33 @@ def describe_provenance(request: TrainRequest, setup: Setup, resumed: Resumed | 
         "trees": manifest.trees,
         "tokenizer_sha256": manifest.tokenizer.sha256,
         "src_tokenizer_sha256": None if manifest.src_tokenizer is None else manifest.src_tokenizer.sha256,
-        "hardware": describe_hardware(world),
-        "world_size": setup.world_size,
-        "parent": pretrained if resumed is None else resumed.provenance.get("parent"),
+        "hardware": plan.hardware,
+        "world_size": experiment.world_size,
+        "parent": parent,
     }
 
 
-def describe_start(
-    request: TrainRequest, setup: Setup, provenance: Mapping[str, Any], resumed: Resumed | None
-) -> RunStart:
+def describe_start(experiment: Experiment, provenance: Mapping[str, Any], resumed: ResumePoint | None) -> RunStart:
     """The start of a run, for its tracker.
 
     Args:
-        request: The options of the run.
-        setup: The experiment.
+        experiment: The experiment.
         provenance: The provenance, from :func:`describe_provenance`.
         resumed: The checkpoint that the run resumes from; None for a new run.
     """
-    parent = provenance["parent"]
+    request, parent = experiment.request, provenance["parent"]
     return RunStart(
         run_name=request.name,
-        config=setup.config,
-        ds_config=setup.ds_config,
-        manifest=setup.corpus.manifest,
+        config=experiment.config,
+        ds_config=experiment.ds_config,
+        manifest=experiment.corpus.manifest,
         corpus=request.corpus,
         tags={
             "git_revision": provenance["git_revision"] or "unknown",
             "dstransformer": provenance["dstransformer"],
             **provenance["versions"],
             "preset": provenance["preset"],
-            "world_size": str(setup.world_size),
+            "world_size": str(experiment.world_size),
             **({} if parent is None else {"parent": parent["weights_sha256"]}),
             **provenance["hardware"],
             "host": platform.node(),
@@ -98,32 +95,32 @@ def describe_start(
     )
 
 
-def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
+def describe_run(experiment: Experiment, plan: Plan) -> Iterator[str]:
     """The first lines a run prints: run folder, corpus, model, hardware, plan, MLflow address."""
-    config, corpus, run = setup.config, setup.corpus, setup.run
+    config, corpus, run = experiment.config, experiment.corpus, experiment.run
     info, train = corpus.manifest, corpus.manifest.splits["train"]
     parameters = parameter_count(config.model, corpus.tokenizer.vocab_size, corpus.tokenizer.src.vocab_size)
     updates = config.training.max_updates
-    epochs, in_stages = approximate_plan(setup)
-    machines = ", ".join(f"{name} {value}" for name, value in hardware.items())
+    epochs, in_stages = approximate_plan(experiment)
+    machines = ", ".join(f"{name} {value}" for name, value in plan.hardware.items())
     yield f"run       {run.absolute().name} in {run.absolute()}"
     yield (f"corpus    {corpus.path}: {info.languages}, {train.pairs:,} pairs, vocabulary {info.vocabulary}")
-    yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
-    if setup.precision_from is not None:
-        yield f"precision {setup.precision}, {setup.precision_from}"
-    if setup.pretrained is not None:
-        yield f"init      {setup.pretrained.describe()}"
+    yield f"model     {parameters:,} parameters, {experiment.precision}, ZeRO stage {experiment.zero_stage}"
+    if plan.precision_from is not None:
+        yield f"precision {experiment.precision}, {plan.precision_from}"
+    if experiment.pretrained is not None:
+        yield f"init      {experiment.pretrained.describe()}"
     if mixture := describe_mixture(info.parts, config.training.mixture):
         yield f"mixture   {mixture}"
     if config.training.augment:
         yield f"augment   {describe_augmentation(config.training.augment)}"
-    yield f"hardware  {counted(setup.world_size, 'rank')}: {machines}"
-    if setup.micro_batches_from == "checkpoint":
+    yield f"hardware  {counted(experiment.world_size, 'rank')}: {machines}"
+    if plan.micro_batches_from == "checkpoint":
         yield f"batches   batch.micro_batches is {config.batch.micro_batches}, as its checkpoint has"
     if stages := describe_stages(config.batch.stages, in_stages):
         yield f"stages    {stages}"
-    if tokenizers := ", ".join(dict.fromkeys(setup.task.tokenizers.values())):
-        yield f"scores    {setup.task.metric} ranks checkpoints; BLEU with sacrebleu's tokenizer {tokenizers}"
+    if tokenizers := ", ".join(dict.fromkeys(experiment.task.tokenizers.values())):
+        yield f"scores    {experiment.task.metric} ranks checkpoints; BLEU with sacrebleu's tokenizer {tokenizers}"
     window = config.training.window_pairs
     windows = f", in windows of about {window:,} pairs" if is_windowed(train.pairs, window) else ""
     yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs{windows}"
@@ -134,10 +131,10 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
         yield "MLflow    off (tracking.enabled)"
 
 
-def describe_trial(setup: Setup, resumed: Resumed | None) -> str:
+def describe_trial(config: Config, resumed: ResumePoint | None) -> str:
     """The line of a run that has found its number of micro-batches by trial."""
     before = "" if resumed is None else f"; it was {resumed.config.batch.micro_batches}"
-    return f"batches   batch.micro_batches is {setup.config.batch.micro_batches}, the least that fits, by trial{before}"
+    return f"batches   batch.micro_batches is {config.batch.micro_batches}, the least that fits, by trial{before}"
 
 
 def git_revision() -> str | None:
@@ -159,18 +156,3 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None
-
-
-def describe_hardware(world: World) -> dict[str, str]:
-    """The hardware facts that can change the last bits of a result; the same on every rank. Collective."""
-    if world.device.type == "cuda":
-        own = {"device": torch.cuda.get_device_name(world.device), "gpu_kernels": compiler_name()}
-    else:
-        own = {
-            "device": processor_name(),
-            "threads": str(torch.get_num_threads()),
-            "cpu_kernels": kernels_fingerprint(),
-        }
-    ranks = world.gather(own)
-    names = dict.fromkeys(name for rank in ranks for name in rank)
-    return {name: ", ".join(sorted({rank[name] for rank in ranks if name in rank})) for name in names}

@@ -22,7 +22,7 @@ from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError
 from dstransformer.training.engine import Engine
-from dstransformer.training.setup import Setup
+from dstransformer.training.experiment import Experiment
 from dstransformer.training.update_stream import build_loader
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 SHARE = 0.9
 
 
-def try_micro_batches(setup: Setup, engine: Engine, session: Session) -> Setup:
+def try_micro_batches(experiment: Experiment, engine: Engine, session: Session) -> Experiment:
     """Find the number of micro-batches, and let the engine compute so many. Collective.
 
     Args:
-        setup: The experiment, with one micro-batch for each process.
+        experiment: The experiment, with one micro-batch for each process.
         engine: The engine before its first update; nothing of the trial stays in it.
         session: The process group and the monitor.
 
@@ -47,10 +47,10 @@ def try_micro_batches(setup: Setup, engine: Engine, session: Session) -> Setup:
         DataError: An update has fewer pairs than micro-batches.
         ConfigError: Memory runs out even where a micro-batch holds little more than the longest sentence pair.
     """
-    world, most = session.world, max_micro_batches(setup)
-    for number in range(setup.world_size, most + 1, setup.world_size):
+    world, most = session.world, max_micro_batches(experiment)
+    for number in range(experiment.world_size, most + 1, experiment.world_size):
         session.enter(f"a trial of {number} micro-batches")
-        tried = setup.with_config(setup.config.with_micro_batches(number))
+        tried = experiment.with_config(experiment.config.with_micro_batches(number))
         with world.collective_errors():
             batches = largest_update(tried, world)
         (ran_out,) = world.any(_runs_out(engine, batches, world.device))
@@ -67,24 +67,25 @@ def try_micro_batches(setup: Setup, engine: Engine, session: Session) -> Setup:
         )
 
 
-def max_micro_batches(setup: Setup) -> int:
+def max_micro_batches(experiment: Experiment) -> int:
     """The largest multiple of the number of processes at which a micro-batch has room for the longest sentence pair.
 
     With more, memory would not shrink. With ``batch.stages``, the smallest updates count. It is at least that number.
     """
-    batch, train = setup.config.batch, setup.corpus.manifest.splits["train"]
+    batch, train = experiment.config.batch, experiment.corpus.manifest.splits["train"]
     longest = ((batch.src_tokens, train.src_lengths.max), (batch.tgt_tokens, train.tgt_lengths.max))
     most = min(int(batch.smallest_share * tokens) // (length + 1) for tokens, length in longest)  # with its end
-    return max(1, most // setup.world_size) * setup.world_size
+    return max(1, most // experiment.world_size) * experiment.world_size
 
 
-def largest_update(setup: Setup, world: World) -> Iterable[PackedBatch]:
+def largest_update(experiment: Experiment, world: World) -> Iterable[PackedBatch]:
     """This rank's micro-batches of the update with the most tokens in the first window of the plan, at full size.
 
     They are the largest too, but for one sentence pair, as an update is cut into equal parts.
     """
-    batch = setup.config.batch.model_copy(update={"stages": []})
-    loader = build_loader(setup.config.model_copy(update={"batch": batch}), setup.corpus, world)
+    batch = experiment.config.batch.model_copy(update={"stages": []})
+    config = experiment.config.model_copy(update={"batch": batch})
+    loader = build_loader(config, experiment.corpus, experiment.mixture, world)
     window = loader.plan(0)
     tokens = (window.src_lengths + window.tgt_lengths)[window.plan.order]
     number = int(np.add.reduceat(tokens, window.plan.bounds[:-1]).argmax())

@@ -12,7 +12,7 @@ from dstransformer.data import Corpus
 from dstransformer.data.augment import Augmentation, TextPart
 from dstransformer.data.links import LinkReader
 from dstransformer.data.loader import Update, UpdateLoader
-from dstransformer.data.mixture import build_mixture
+from dstransformer.data.mixture import Mixture
 from dstransformer.data.packing import PackedBatch
 from dstransformer.data.plan import LengthSums, Position, build_budget
 from dstransformer.data.subwords import BpeDropout, SubwordSampling, UnigramSampling
@@ -64,12 +64,8 @@ class UpdateStream:
             self._updates = None
 
 
-def build_loader(config: Config, corpus: Corpus, world: World) -> UpdateLoader:
-    """Build what plans the updates of a run and assembles this rank's share of each.
-
-    Raises:
-        ConfigError: ``training.mixture`` does not fit the corpus.
-    """
+def build_loader(config: Config, corpus: Corpus, mixture: Mixture | None, world: World) -> UpdateLoader:
+    """Build what plans the updates of a run and assembles this rank's share of each."""
     training = config.training
     return UpdateLoader(
         corpus.split("train"),
@@ -80,7 +76,7 @@ def build_loader(config: Config, corpus: Corpus, world: World) -> UpdateLoader:
         prefetch=training.prefetch,
         pin_memory=world.device.type == "cuda",
         subwords=_build_subword_sampling(config, corpus),
-        mixture=build_mixture(corpus.manifest.parts, training.mixture),
+        mixture=mixture,
         window_pairs=training.window_pairs,
         augmentation=_build_augmentation(config, corpus),
         links=LinkReader(corpus.split("train"), corpus.tokenizer) if config.loss.guided_alignment else None,

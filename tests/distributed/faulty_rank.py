@@ -16,12 +16,12 @@ from typing import Any
 from dstransformer.cli import main
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.heartbeat import HeartbeatMonitor
-from dstransformer.training import run
+from dstransformer.training import plan
 
 FAULT = json.loads(os.environ["DST_FAULT"])
 RANK = read_processes(os.environ).rank
 
-report, check_setup = HeartbeatMonitor.report, run.check_setup
+report, collect_facts = HeartbeatMonitor.report, plan.collect_facts
 
 
 def fail(update: int, phase: str) -> None:
@@ -44,11 +44,11 @@ def report_and_fail(self: HeartbeatMonitor, update: int, phase: str) -> None:
         fail(update, phase)
 
 
-def fail_in_setup(*arguments: Any) -> None:
+def fail_in_setup(*arguments: Any) -> Any:
     fail(0, "set-up")
-    check_setup(*arguments)
+    return collect_facts(*arguments)
 
 
 HeartbeatMonitor.report = report_and_fail  # type: ignore[method-assign]
-run.check_setup = fail_in_setup
+plan.collect_facts = fail_in_setup
 sys.exit(main())

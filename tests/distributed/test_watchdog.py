@@ -90,7 +90,7 @@ def test_one_line_names_the_ranks_that_are_gone(
         named = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} on "
         assert re.search(rf"error: {named}\S+ (has|have) (died or stopped|not answered)", line)
     if phase == "set-up":
-        assert {path.name for path in run.iterdir()} == {RUN_LOCK, MARKER}, "the next command trains in it"
+        assert {path.name for path in run.iterdir()} == {RUN_LOCK, MARKER, ".probe"}, "the next command trains in it"
         return
     assert re.search(rf"ranks? [\d, ]+: update ({update - 1}|{update}), \w+", line), line
     assert json.loads((run / "end.json").read_text())["message"] in line

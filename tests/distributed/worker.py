@@ -26,7 +26,7 @@ from unittest import mock
 import torch
 from support.training.runs import TINY
 
-from dstransformer.config import compose, load_config
+from dstransformer.config import load_config
 from dstransformer.data import Corpus
 from dstransformer.data.loader import Update
 from dstransformer.distributed.launcher import read_processes
@@ -36,11 +36,12 @@ from dstransformer.errors import DivergedError
 from dstransformer.model import Transformer
 from dstransformer.tracking.events import NullTracker, RunStart, Tracker
 from dstransformer.tracking.metrics_log import MetricsLog
-from dstransformer.training.build import build_trainer
+from dstransformer.training.build import assemble_trainer
 from dstransformer.training.checkpoints.format import read_checkpoint
 from dstransformer.training.engine import Step
+from dstransformer.training.experiment import Experiment, TrainRequest
 from dstransformer.training.final import make_final_bundle
-from dstransformer.training.setup import Setup
+from dstransformer.training.plan import Plan
 from dstransformer.training.trainer import Trainer
 
 
@@ -117,21 +118,21 @@ def main() -> None:
     corpus = Corpus.open(corpus_path)
     for case in json.loads(cases.read_text()):
         config = load_config("toy", [*TINY, *case["overrides"]], case["fragments"])
-        ds_config = compose(config, world.world_size)
         run = out / case["name"]
         run.mkdir(exist_ok=True)
         room = case.get("room")
-        setup = Setup(
-            config, ds_config, corpus, run, world.world_size, micro_batches_from=None if room is None else "trial"
-        )
+        experiment = Experiment.build(TrainRequest("toy", corpus_path, run), config, corpus, world.world_size)
+        plan = Plan(config, micro_batches_from=None if room is None else "trial")
         tracker: Tracker = MetricsLog(run / "metrics.jsonl") if world.is_rank0 else NullTracker()
         with limit_memory(room, world):
-            trainer = build_trainer(setup, {"case": case["name"]}, tracker, Session(world))
+            trainer = assemble_trainer(experiment, plan, {"case": case["name"]}, tracker, Session(world))
         resumed = case.get("resume")
         if resumed is not None:
             trainer.restore(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
-        tracker.emit(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
+        tracker.emit(
+            RunStart(case["name"], config, experiment.ds_config, corpus.manifest, corpus.path, resume_step=step)
+        )
         infinite = case.get("infinite", []), case.get("infinite_at", [])
         with inject_infinities(trainer, *infinite, world) as unchanged:
             diverged = run_to_the_end(trainer, final=case.get("final", True))

@@ -11,7 +11,7 @@ from support.processes.ranks import run_ranks
 from support.training.runs import TINY
 
 from dstransformer.config import read_config
-from dstransformer.training.automatic import native_precisions
+from dstransformer.training.facts import native_precisions
 
 pytestmark = pytest.mark.slow
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 MIXED = """
 import os, sys
 from dstransformer.cli import main
-from dstransformer.training import automatic
+from dstransformer.training import facts
 flags = {"avx512_bf16"} if os.environ["RANK"] == "0" else {"avx2"}
-automatic.processor_flags = lambda: frozenset(flags)
+facts.processor_flags = lambda: frozenset(flags)
 sys.exit(main(sys.argv[1:]))
 """
 

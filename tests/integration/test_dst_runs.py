@@ -216,13 +216,13 @@ class TestTheSameCommandAgain:
 import sys
 from pathlib import Path
 from dstransformer.cli import main
-from dstransformer.distributed.supervision.session import Session
+from dstransformer.training import experiment
 
-def hold(*arguments, hold=Session.hold_run_folder):
+def hold(*arguments, hold=experiment.hold_run_folder):
     Path({str(tmp_path / "not yet")!r}).rename({str(newest)!r})
     return hold(*arguments)
 
-Session.hold_run_folder = hold
+experiment.hold_run_folder = hold
 sys.exit(main(sys.argv[1:]))
 """)
         options = plain_options(toy_corpus, plain_copy, "tracking.enabled=false")

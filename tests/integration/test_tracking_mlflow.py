@@ -244,7 +244,7 @@ def test_the_experiment_is_that_of_the_setting_or_of_the_environment(
     for variable, value in (("NAME", "from-environment"), ("ID", "4711")):
         monkeypatch.setenv(f"MLFLOW_EXPERIMENT_{variable}", value)
     config = load_config("base", [f"tracking.uri={store}", f"tracking.experiment={setting}"]).tracking
-    tracker = build_tracker(config, rank=0, run_folder=run_folder, max_updates=1)
+    tracker = build_tracker(config, run_folder=run_folder, max_updates=1)
     tracker.emit(make_start())
     tracker.emit(RunEnd("finished"))
     client, run = tracked_run(run_folder)

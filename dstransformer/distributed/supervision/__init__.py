@@ -13,6 +13,6 @@ A rank gets SIGTERM. ``stop_signals.StopRequest`` records it. After the update, 
 ranks, which write a checkpoint and end with status 143. A second signal, or the end of ``checkpoint.stop_seconds``,
 ends a process at once. A rank whose launcher was killed asks itself to stop (``stop_if_launcher_dies``).
 
-Two nodes use different folders, configurations or corpora. ``Session.hold_run_folder`` refuses that before training
-starts. :mod:`.rank_log` keeps what a rank did, and how the run ended.
+Two nodes use different folders, configurations or corpora. The plan of a run refuses that before training starts
+(``training.plan.decide``). :mod:`.rank_log` keeps what a rank did, and how the run ended.
 """

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from dstransformer import __version__
 from dstransformer.config import Config
-from dstransformer.data import Corpus
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.failure_detection import Limits
 from dstransformer.distributed.supervision.heartbeat import HeartbeatMonitor
 from dstransformer.distributed.supervision.rank_log import LOGS, RankLog, RankProcess, record_collectives, record_start
 from dstransformer.distributed.supervision.stop_signals import StopRequest, StopRequested, stop_if_launcher_dies
 from dstransformer.distributed.world import World, join_world, leave_world, peer_errors
-from dstransformer.errors import RUN_AGAIN, ConfigError, DstError, PeerError, UserError
-from dstransformer.io.files import hold_lock, storage_errors
-from dstransformer.io.products import MARKER, RUN_LOCK, write_marker
+from dstransformer.errors import RUN_AGAIN, DstError, PeerError, UserError
 
 #: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
 #: cannot wait forever.
 NO_TIMEOUT = timedelta(days=30)
 
 _POLL_SECONDS = 1.0  # between two checks for a stop signal, while all ranks wait
-
-#: Seconds to wait for the lock of a run folder, which whoever asks for its holder takes for an instant.
-_LOCK_SECONDS = 0.5
 
 T = TypeVar("T")
 
@@ -126,55 +116,21 @@ class Session:
         """Tell the monitor what this process does next, at the same update."""
         self._monitor.enter(phase)
 
-    @contextmanager
-    def hold_run_folder(
-        self, run: Path, config: Config, ds_config: Mapping[str, Any], corpus: Corpus
-    ) -> Iterator[None]:
-        """Create the run folder and lock it. One that is new and stays empty goes again if the block fails. Collective.
-
-        Args:
-            run: The run folder; need not exist.
-            config: The experiment.
-            ds_config: The complete DeepSpeed configuration.
-            corpus: The corpus.
+    def record_start(self, run: Path, processes: Sequence[RankProcess]) -> None:
+        """Record the start of a run, with its processes by rank. Only on rank 0.
 
         Raises:
-            UserError: Another process is training in the folder.
-            ConfigError: A node sees a different folder, or has a different configuration, version or corpus.
-            StorageError: The folder cannot be written.
+            StorageError: The run folder cannot be written.
         """
-        world = self.world
-        probe = run / world.broadcast(f".probe-{uuid.uuid4().hex}")
-        busy = f"another process is training in {run} ({{owner}}): wait for it, stop it, or choose another --run"
-        with ExitStack() as stack:
-            with world.collective_errors():
-                if world.is_rank0:
-                    with storage_errors(run):
-                        if _make_folder(run):
-                            stack.push(lambda kind, *_: _remove_if_unused(run) if kind else None)
-                        stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
-                        if not (run / MARKER).exists():
-                            write_marker(run, "run")
-                        probe.touch()
-            settings = json.dumps([__version__, config.model_dump(), ds_config], sort_keys=True)
-            nodes = world.gather((platform.node(), probe.exists(), settings, corpus.manifest.build_key))
-            with world.collective_errors():
-                if world.is_rank0:
-                    probe.unlink()
-                _check_nodes_agree(nodes, run, corpus.path)
-            yield
+        record_start(run, processes, self._monitor.log.launcher)
 
     @contextmanager
     def recording(self, run: Path) -> Iterator[None]:
-        """Write logs into the run folder, and record how the run ended if the block fails. Collective.
+        """Write logs into the run folder, whose start is recorded, and record how the run ended if the block fails.
 
         Raises:
             StorageError: They cannot be written.
         """
-        processes = self.world.gather(RankProcess(host=platform.node(), process=os.getpid()))
-        with self.world.collective_errors():
-            if self.world.is_rank0:
-                record_start(run, processes, self._monitor.log.launcher)
         self._monitor.log.open(run)
         try:
             with self._watching_peers():
@@ -308,54 +264,6 @@ def _check_process() -> None:
         )
     if threading.current_thread() is not threading.main_thread():
         raise UserError("training handles signals, which Python does in the main thread only: call train there")
-
-
-def _make_folder(run: Path) -> bool:
-    """Whether this process has made the folder; of two that start together, one does."""
-    try:
-        run.mkdir(parents=True)
-    except FileExistsError:
-        if not run.is_dir():
-            raise
-        return False
-    return True
-
-
-def _remove_if_unused(run: Path) -> None:
-    with suppress(OSError):
-        if {path.name for path in run.iterdir()} == {RUN_LOCK, MARKER}:
-            (run / MARKER).unlink()
-            (run / RUN_LOCK).unlink()
-            run.rmdir()
-
-
-def _check_nodes_agree(nodes: Sequence[tuple[str, bool, str, str]], run: Path, corpus: Path) -> None:
-    """Check that all nodes share one run folder and run the same experiment.
-
-    Args:
-        nodes: Of each rank its host, whether it sees the folder, its settings and the build of its corpus.
-        run: The run folder.
-        corpus: The folder of the corpus.
-    """
-    hosts, sees_probe, settings, builds = zip(*nodes, strict=True)
-
-    def differing(values: Sequence[object], expected: object) -> str:
-        return ", ".join(sorted({host for host, value in zip(hosts, values, strict=True) if value != expected}))
-
-    if hosts_without := differing(sees_probe, True):
-        raise ConfigError(
-            f"{hosts_without} cannot see what rank 0 on {hosts[0]} writes into {run}: "
-            "put --run on a file system that all nodes share"
-        )
-    if others := differing(settings, settings[0]):
-        raise ConfigError(
-            f"{others} has a different preset, DeepSpeed JSON or dstransformer version than {hosts[0]}: "
-            "use the same on all nodes"
-        )
-    if others := differing(builds, builds[0]):
-        raise ConfigError(
-            f"{corpus} on {others} is not the same corpus as on {hosts[0]}: copy one of them to every node"
-        )
 
 
 def _timeout(seconds: float) -> timedelta:

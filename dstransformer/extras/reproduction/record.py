@@ -21,7 +21,9 @@ from dstransformer.io.json_text import read_record
 from dstransformer.io.products import kind_of
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
-from dstransformer.training.provenance import VERSIONS, describe_hardware, git_revision
+from dstransformer.training.facts import describe_device
+from dstransformer.training.plan import combine_hardware, share_threads
+from dstransformer.training.provenance import VERSIONS, git_revision
 
 FORMAT_VERSION = 1
 
@@ -187,7 +189,8 @@ def describe_environment(world: World, processes: int, threads: str | None) -> d
         processes: The number of processes that train.
         threads: The number of threads of each on a CPU; None for that of this process.
     """
-    hardware = describe_hardware(world)
+    facts = [describe_device(world.device)]
+    hardware = combine_hardware(facts, share_threads(facts))
     if threads is not None and "threads" in hardware:
         hardware["threads"] = threads
     return {

@@ -30,7 +30,7 @@ FIXED_KEYS = (
 )  # fmt: skip
 
 
-class Resumed(NamedTuple):
+class ResumePoint(NamedTuple):
     """What a run resumes from.
 
     Attributes:
@@ -44,7 +44,7 @@ class Resumed(NamedTuple):
     provenance: Mapping[str, Any]
 
 
-def find_resumed(resume: str, folder: CheckpointFolder, corpus: Corpus) -> Resumed | None:
+def find_resumed(resume: str, folder: CheckpointFolder, corpus: Corpus) -> ResumePoint | None:
     """Find and fully verify the checkpoint to resume from; None for a new run.
 
     Args:
@@ -67,10 +67,10 @@ def find_resumed(resume: str, folder: CheckpointFolder, corpus: Corpus) -> Resum
             "--run"
         )
     bundle = open_bundle(checkpoint.bundle)
-    return Resumed(checkpoint, bundle.training_config(), bundle.provenance)
+    return ResumePoint(checkpoint, bundle.training_config(), bundle.provenance)
 
 
-def check_resumed(resumed: Resumed, config: Config, free: Collection[str] = ()) -> None:
+def check_resumed(resumed: ResumePoint, config: Config, free: Collection[str] = ()) -> None:
     """Check that a run can go on with a configuration, and log which values change.
 
     Args:
@@ -144,7 +144,7 @@ def _flatten(config: Config) -> dict[str, Any]:
     return flat
 
 
-def warn_if_differs(resumed: Resumed, state: TrainState, hardware: Mapping[str, str]) -> None:
+def warn_if_differs(resumed: ResumePoint, state: TrainState, hardware: Mapping[str, str]) -> None:
     """Warn that the run resumes in another layout or precision, or on other hardware: the last bits of results differ.
 
     Args:

@@ -29,7 +29,6 @@ from dstransformer.tracking.events import (
     Event,
     FanOut,
     Message,
-    NullTracker,
     RunEnd,
     RunStart,
     SaveFailed,
@@ -55,14 +54,9 @@ def drive(tracker: Tracker, folder: Path) -> None:
     tracker.emit(RunEnd("finished"))
 
 
-def test_other_ranks_get_a_null_tracker(tmp_path: Path) -> None:
-    config = load_config("base").tracking
-    assert type(build_tracker(config, rank=3, run_folder=tmp_path, max_updates=10)) is NullTracker
-
-
 def test_rank_0_without_mlflow_writes_metrics_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = load_config("base", ["tracking.enabled=false"]).tracking
-    drive(build_tracker(config, rank=0, run_folder=tmp_path, max_updates=10), tmp_path)
+    drive(build_tracker(config, run_folder=tmp_path, max_updates=10), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     out, err = capfd.readouterr()
     assert out == ""
@@ -303,12 +297,11 @@ def test_the_store_is_configured_or_from_the_environment_or_the_default(
     assert resolve_tracking_uri(configured, Path("/data/runs/base")) == expected
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_invalid_store_address_is_an_error_on_every_rank(tmp_path: Path, rank: int) -> None:
+def test_an_invalid_store_address_is_an_error(tmp_path: Path) -> None:
     for uri in ("./mlruns", "http://", "https:///path", "http://[::1"):
         config = load_config("base", [f"tracking.uri='{uri}'"]).tracking
         with pytest.raises(ConfigError, match=rf"tracking\.uri is '{re.escape(uri)}'"):
-            build_tracker(config, rank=rank, run_folder=tmp_path, max_updates=1)
+            build_tracker(config, run_folder=tmp_path, max_updates=1)
 
 
 def test_a_store_that_is_a_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,8 @@ from dstransformer.model import save_bundle
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import TrainState
 from dstransformer.training.estimate import DryRun, dry_run
+from dstransformer.training.experiment import TrainRequest, resolve_alone
 from dstransformer.training.run import train
-from dstransformer.training.setup import TrainRequest
 
 ROWS = [([5, 6, 7], [8, 9])] * 40
 
@@ -50,7 +50,8 @@ def run(tmp_path: Path) -> Path:
 
 def plan(run: Path, *changes: str, to: str = "run", fragment: str = "zero1", **more: Any) -> DryRun:
     overrides, fragments = [*TINY, *changes], [fragment, "fp32"]
-    return dry_run(TrainRequest("toy", run.parent / "corpus", run.parent / to, overrides, fragments, **more))
+    request = TrainRequest("toy", run.parent / "corpus", run.parent / to, overrides, fragments, **more)
+    return dry_run(resolve_alone(request))
 
 
 @pytest.mark.parametrize(("changes", "more", "named"), [
@@ -78,7 +79,7 @@ def test_a_dry_run_refuses_what_the_run_would(
 
 def test_a_dry_run_that_could_resume_changes_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = sorted(run.parent.rglob("*"))
-    assert plan(run, "training.log_every=2").setup.config.model.d_model == 32
+    assert plan(run, "training.log_every=2").experiment.config.model.d_model == 32
     assert caplog.messages == ["from update 5 on training.log_every is 2; it was 1"]
     assert sorted(run.parent.rglob("*")) == before
 
@@ -99,12 +100,12 @@ def test_auto_keeps_the_micro_batches_of_the_checkpoint(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     kept = plan(run, "batch.micro_batches=auto")
-    assert kept.setup.config.batch.micro_batches == kept.to_json()["config"]["batch"]["micro_batches"] == 4
+    assert kept.experiment.config.batch.micro_batches == kept.to_json()["config"]["batch"]["micro_batches"] == 4
     assert kept.estimate.accumulation_steps == 2
     assert kept.to_json()["micro_batches_from"] == "checkpoint"
     monkeypatch.setenv("WORLD_SIZE", "3")
     tried = plan(run, "batch.micro_batches=auto")
-    assert tried.setup.config.batch.micro_batches == 3
+    assert tried.experiment.config.batch.micro_batches == 3
     assert tried.to_json()["micro_batches_from"] == "trial"
     assert caplog.messages == [], "the run says what it finds"
 
@@ -115,22 +116,22 @@ def test_auto_precision_keeps_the_precision_of_the_checkpoint(
     def plan_auto(folder: Path, resume: str = "auto") -> DryRun:
         settings = [*TINY, "batch.micro_batches=4"]
         request = TrainRequest("toy", run.parent / "corpus", folder, settings, ["zero1", "auto_precision"], resume)
-        return dry_run(request)
+        return dry_run(resolve_alone(request))
 
-    monkeypatch.setattr("dstransformer.training.automatic.processor_flags", lambda: frozenset({"amx_bf16"}))
+    monkeypatch.setattr("dstransformer.training.facts.processor_flags", lambda: frozenset({"amx_bf16"}))
     kept = plan_auto(run)
-    assert kept.setup.precision == kept.to_json()["precision"] == "fp32"
-    assert kept.setup.config.deepspeed == ["zero1", "fp32"]
+    assert kept.experiment.precision == kept.to_json()["precision"] == "fp32"
+    assert kept.experiment.config.deepspeed == ["zero1", "fp32"]
     assert kept.to_json()["precision_from"] == "as its checkpoint has; a new run would take bf16 here (auto_precision)"
-    assert plan_auto(run, resume=str(run / "checkpoints" / "step-00000004")).setup.precision == "fp32"
-    assert plan_auto(run.parent / "new").setup.precision == "bf16"
+    assert plan_auto(run, resume=str(run / "checkpoints" / "step-00000004")).experiment.precision == "fp32"
+    assert plan_auto(run.parent / "new").experiment.precision == "bf16"
     assert caplog.messages == [], "nothing changes"
 
 
 def test_a_dry_run_resolves_auto_precision_and_warns_of_emulation(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dstransformer.training.automatic.processor_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("dstransformer.training.facts.processor_flags", lambda: frozenset({"avx2"}))
     command = ["train", "base", "--corpus", str(run.parent / "corpus"), "--run", str(run.parent / "new"), "--dry-run"]
 
     def printed(*more: str) -> str:
@@ -168,7 +169,7 @@ def test_a_tokenizer_of_bleu_that_may_be_wrong_is_warned_of(run: Path, code: str
     mine = run.parent / "mine.yaml"
     mine.write_text(f"extends: toy\nvalidation: {{tokenize: {choice}}}\n")
     request = TrainRequest(str(mine), run.parent / "corpus", run.parent / "new", TINY, ["zero1", "fp32"])
-    assert [line for line in dry_run(request).warnings if line.startswith(warning)]
+    assert [line for line in dry_run(resolve_alone(request)).warnings if line.startswith(warning)]
 
 
 def test_a_request_takes_the_names_of_folders(run: Path) -> None:

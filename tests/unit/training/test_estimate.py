@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.config import BatchStage, compose, load_config
+from dstransformer.config import BatchStage, Config, load_config
 from dstransformer.data import Corpus
 from dstransformer.data.mixture import Mixture
 from dstransformer.data.plan import LengthSums, build_budget, plan_epoch
@@ -21,9 +21,14 @@ from dstransformer.training.estimate import (
     estimate,
     plan_warnings,
 )
-from dstransformer.training.setup import Setup, check_corpus, check_memory
+from dstransformer.training.experiment import Experiment, TrainRequest, check_corpus
+from dstransformer.training.plan import check_memory
 
 BUDGET = ["batch.src_tokens=600", "batch.tgt_tokens=600", "training.max_updates=100"]
+
+
+def build(config: Config, corpus: Corpus) -> Experiment:
+    return Experiment.build(TrainRequest("toy", corpus.path, Path("run")), config, corpus, 2)
 
 
 def test_base_with_37000_rows_has_63_million_parameters() -> None:
@@ -33,7 +38,7 @@ def test_base_with_37000_rows_has_63_million_parameters() -> None:
 def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     corpus = Corpus.open(toy_corpus)
     config = load_config("toy", BUDGET)
-    figures = estimate(Setup(config, compose(config, 2), corpus, Path("run"), 2))
+    figures = estimate(build(config, corpus))
     info = corpus.manifest.splits["train"]
     assert figures.pairs == info.pairs
     assert figures.src_tokens_per_update * figures.updates_per_epoch == pytest.approx(info.src_tokens + info.pairs)
@@ -45,8 +50,8 @@ def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     epoch = training_flops(config.model, rows, LengthSums.of(*lengths))
     assert figures.flops_per_update * figures.updates_per_epoch == pytest.approx(epoch)
     assert figures.flops == pytest.approx(100 * figures.flops_per_update)
-    setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
-    epochs, in_stages = approximate_plan(setup)
+    experiment = build(config, corpus)
+    epochs, in_stages = approximate_plan(experiment)
     assert epochs == pytest.approx(figures.epochs, rel=0.1)
     assert figures.stage_updates == in_stages == []
 
@@ -71,7 +76,7 @@ def test_the_estimate_follows_the_stages(toy_corpus: Path) -> None:
     large = ["batch.src_tokens=1500", "batch.tgt_tokens=1500", "training.max_updates=60"]
     config = load_config("toy", [*large, "batch.stages=[{epochs: 0.6, share: 0.25}, {epochs: 0.8, share: 0.5}]"])
     plain = load_config("toy", large)
-    whole, staged = (estimate(Setup(one, compose(one, 2), corpus, Path("run"), 2)) for one in (plain, config))
+    whole, staged = (estimate(build(one, corpus)) for one in (plain, config))
     assert staged.updates_per_epoch == whole.updates_per_epoch
     assert staged.flops_per_update == whole.flops_per_update
     lengths, starts = training_lengths(corpus.split("train")), []
@@ -82,7 +87,7 @@ def test_the_estimate_follows_the_stages(toy_corpus: Path) -> None:
     assert staged.stage_updates == pytest.approx(counts, rel=0.1)
     assert staged.epochs == pytest.approx(starts[60], rel=0.1)
     assert staged.flops / whole.flops == pytest.approx(staged.epochs / whole.epochs)
-    approximated = approximate_plan(Setup(config, compose(config, 2), corpus, Path("run"), 2))
+    approximated = approximate_plan(build(config, corpus))
     assert approximated[0] == pytest.approx(staged.epochs, rel=0.15)
     assert approximated[1] == pytest.approx(staged.stage_updates, rel=0.15)
     (warning,) = [one for one in plan_warnings(config, 10, [40, 21]) if "stages" in one]
@@ -94,13 +99,13 @@ def test_updates_of_a_stage_that_are_too_small_are_found_before_training(toy_cor
     corpus = Corpus.open(toy_corpus)
     config = load_config("toy", [*BUDGET, "batch.micro_batches=8", "batch.stages=[{epochs: 1, share: 0.15}]"])
     with pytest.raises(DataError, match=r"batch\.micro_batches = 8.*batch\.stages"):
-        estimate(Setup(config, compose(config, 2), corpus, Path("run"), 2))
+        estimate(build(config, corpus))
 
 
 def test_the_first_window_stands_for_all(toy_corpus: Path) -> None:
     corpus = Corpus.open(toy_corpus)
     whole, windowed = (
-        estimate(Setup(config, compose(config, 2), corpus, Path("run"), 2))
+        estimate(build(config, corpus))
         for config in (load_config("toy", [*BUDGET, f"training.window_pairs={pairs}"]) for pairs in (0, 150))
     )
     assert (whole.windows, windowed.windows) == (1, 4)
@@ -113,37 +118,37 @@ def test_the_first_window_stands_for_all(toy_corpus: Path) -> None:
 def test_a_plan_that_does_not_fit_memory_is_refused(toy_corpus: Path) -> None:
     corpus = Corpus.open(toy_corpus)
     pairs = corpus.manifest.splits["train"].pairs
-    setups = [
-        Setup(config, compose(config, 2), corpus, Path("run"), 2)
+    experiments = [
+        build(config, corpus)
         for config in (load_config("toy", [*BUDGET, f"training.window_pairs={window}"]) for window in (0, 150))
     ]
-    check_memory(setups[0], 2, 2 * 16 * pairs, weights=False)
-    check_memory(setups[1], 2, 2 * 24 * 150, weights=False)
+    check_memory(experiments[0], 2, 2 * 16 * pairs, "here", weights=False)
+    check_memory(experiments[1], 2, 2 * 24 * 150, "here", weights=False)
     with pytest.raises(ConfigError, match=rf"planning {pairs} pairs .*training\.window_pairs"):
-        check_memory(setups[0], 2, 2 * 16 * pairs - 1, weights=False)
+        check_memory(experiments[0], 2, 2 * 16 * pairs - 1, "here", weights=False)
 
 
 def test_weights_and_plan_must_fit_memory_together(toy_corpus: Path) -> None:
     corpus, config = Corpus.open(toy_corpus), load_config("toy", BUDGET)
-    setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
+    experiment = build(config, corpus)
     parameters = parameter_count(config.model, corpus.tokenizer.vocab_size)
     needed = 2 * (4 * parameters + 16 * corpus.manifest.splits["train"].pairs)
-    check_memory(setup, 2, needed)
+    check_memory(experiment, 2, needed, "here")
     with pytest.raises(ConfigError, match=f"{parameters:,} parameters"):
-        check_memory(setup, 2, needed - 1)
+        check_memory(experiment, 2, needed - 1, "here")
 
 
 def test_a_pair_that_a_mixture_repeats_is_planned_as_often(toy_corpus: Path) -> None:
     corpus, pairs = Corpus.open(toy_corpus), Corpus.open(toy_corpus).manifest.splits["train"].pairs
     mixture = "training.mixture=[{epochs: 2, weights: {toy: 5}}, {weights: {toy: 0.5}}]"
     config = load_config("toy", [*BUDGET, mixture])
-    setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
-    assert setup.mixture is not None
-    assert setup.mixture.max_pairs() == len(setup.mixture.rows(1, 0)) == 5 * pairs
+    experiment = build(config, corpus)
+    assert experiment.mixture is not None
+    assert experiment.mixture.max_pairs() == len(experiment.mixture.rows(1, 0)) == 5 * pairs
     needed = (8 + 4 + 5 * 12) * pairs
-    check_memory(setup, 1, needed, weights=False)
+    check_memory(experiment, 1, needed, "here", weights=False)
     with pytest.raises(ConfigError, match=f"{5 * pairs:,} pairs .*14 bytes"):
-        check_memory(setup, 1, needed - 1, weights=False)
+        check_memory(experiment, 1, needed - 1, "here", weights=False)
 
 
 @pytest.mark.parametrize(("changes", "updates_per_epoch", "parts"), [
@@ -185,14 +190,13 @@ def test_odd_plans_cause_warnings(changes: list[str], updates_per_epoch: float, 
 )
 def test_a_parser_is_not_trained_with_what_is_for_translation(toy_corpus: Path, value: str) -> None:
     corpus, config = Corpus.open(toy_corpus), load_config("toy", [value])
-    setup = Setup(config, compose(config, 1), corpus, Path("run"), 1)
-    check_corpus(setup, verify=False)
+    check_corpus(config, corpus)
     corpus.manifest = corpus.manifest.model_copy(update={"trees": asdict(Linearisation())})
     with pytest.raises(ConfigError, match=value.partition("=")[0]):
-        check_corpus(setup, verify=False)
+        check_corpus(config, corpus)
 
 
 def test_a_corpus_with_fewer_pairs_than_micro_batches_is_refused_before_the_training(toy_corpus: Path) -> None:
     corpus, config = Corpus.open(toy_corpus), load_config("toy", ["batch.micro_batches=2000"])
     with pytest.raises(DataError, match=r"600 .*batch\.micro_batches = 2000"):
-        check_corpus(Setup(config, compose(config, 1), corpus, Path("run"), 1), verify=False)
+        check_corpus(config, corpus)

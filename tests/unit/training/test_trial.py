@@ -11,39 +11,40 @@ import numpy as np
 import pytest
 import torch
 
-from dstransformer.config import compose, load_config
+from dstransformer.config import load_config
 from dstransformer.data import Corpus
 from dstransformer.data.plan import build_budget, plan_epoch
 from dstransformer.data.windows import training_lengths
 from dstransformer.decoding.devices import is_memory_error
-from dstransformer.training.setup import Setup
+from dstransformer.training.experiment import Experiment, TrainRequest
 from dstransformer.training.trial import largest_update, max_micro_batches
 
 
-def build(corpus: Path, *changes: str) -> Setup:
+def build(corpus: Path, *changes: str) -> Experiment:
     config = load_config("toy", ["batch.src_tokens=600", "batch.tgt_tokens=600", *changes])
-    return Setup(config, compose(config, 2), Corpus.open(corpus, verify=False), Path("run"), 2)
+    request = TrainRequest("toy", corpus, Path("run"))
+    return Experiment.build(request, config, Corpus.open(corpus, verify=False), 2)
 
 
 def test_no_more_than_hold_the_longest_sentence(toy_corpus: Path) -> None:
-    setup = build(toy_corpus)
-    train = setup.corpus.manifest.splits["train"]
+    experiment = build(toy_corpus)
+    train = experiment.corpus.manifest.splits["train"]
     longest = max(train.src_lengths.max, train.tgt_lengths.max) + 1
-    assert max_micro_batches(setup) == 600 // longest // 2 * 2
+    assert max_micro_batches(experiment) == 600 // longest // 2 * 2
     staged = build(toy_corpus, "batch.stages=[{epochs: 1, share: 0.5}, {epochs: 1, share: 0.4}]")
     assert max_micro_batches(staged) == 240 // longest // 2 * 2, "the smallest updates count"
-    assert max_micro_batches(replace(setup, world_size=1000)) == 1000
+    assert max_micro_batches(replace(experiment, world_size=1000)) == 1000
 
 
 @pytest.mark.parametrize("changes", [[], ["batch.stages=[{epochs: 9, share: 0.5}]"]])
 def test_the_ranks_share_the_update_with_the_most_tokens(toy_corpus: Path, changes: list[str]) -> None:
-    setup = build(toy_corpus, "batch.micro_batches=4", *changes)
-    lengths = training_lengths(setup.corpus.split("train"))
+    experiment = build(toy_corpus, "batch.micro_batches=4", *changes)
+    lengths = training_lengths(experiment.corpus.split("train"))
     whole = build_budget(build(toy_corpus, "batch.micro_batches=4").config.batch)
-    plan = plan_epoch(*lengths, setup.config.training.seed, 0, whole)
+    plan = plan_epoch(*lengths, experiment.config.training.seed, 0, whole)
     most = max(int(np.add(*lengths)[plan.update(number)].sum()) for number in range(plan.updates))
     worlds: list[Any] = [SimpleNamespace(rank=rank, world_size=2, device=torch.device("cpu")) for rank in (0, 1)]
-    shares = [list(largest_update(setup, world)) for world in worlds]
+    shares = [list(largest_update(experiment, world)) for world in worlds]
     assert [len(share) for share in shares] == [2, 2]
     assert sum(len(batch.src) + len(batch.tgt_out) for share in shares for batch in share) == most
 

@@ -15,7 +15,7 @@ from dstransformer.data.plan import Position
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.training.checkpoints.format import Checkpoint, TrainState
-from dstransformer.training.checkpoints.resume import Resumed, check_resumed, find_resumed
+from dstransformer.training.checkpoints.resume import ResumePoint, check_resumed, find_resumed
 
 START = TrainState(0, Position(0, 0), 1, 1, "fp32", "corpus")
 
@@ -69,7 +69,7 @@ def test_the_advice_to_set_a_value_back_can_be_pasted() -> None:
         old = getattr(plain, section).model_copy(update={key: getattr(getattr(changed, section), key)})
         trained = plain.model_copy(update={section: old})
         with pytest.raises(ConfigError) as refused:
-            check_resumed(Resumed(checkpoint, trained, {}), plain)
+            check_resumed(ResumePoint(checkpoint, trained, {}), plain)
         advice = re.search("set (.*) to resume", str(refused.value))
         assert advice is not None
         (pasted,) = shlex.split(advice[1])
