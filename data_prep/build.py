@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from data_prep.recipe.options import EncodeOptions, HubOptions, Wmt14Options
+from data_prep.recipe.options import EncodeOptions
 from data_prep.recipe.recipe import Recipe
 from data_prep.sources.opening import open_parts
 from data_prep.sources.texts import local_text
@@ -105,10 +105,8 @@ def _inputs(recipe: Recipe) -> list[Path | None]:
     """List the files that a build reads, and the folder of a copy of the hub's data."""
     inputs: list[Path | None] = [recipe.vocab.tokenizer_model, recipe.vocab.src_tokenizer_model]
     for source in recipe.sources.values():
-        if isinstance(source, HubOptions | Wmt14Options):
-            inputs.append(source.hub_path)
-        else:
-            given = [one for _, value in source for one in (value if isinstance(value, tuple) else (value,))]
-            paths = [local_text(value).path for value in given if isinstance(value, Path)]
-            inputs += [path for path in paths if path.is_file()]
+        options = dict(source)
+        given = [one for value in options.values() for one in (value if isinstance(value, tuple) else (value,))]
+        paths = [local_text(value).path for value in given if isinstance(value, Path)]
+        inputs += [options.get("hub_path"), *(path for path in paths if path.is_file())]
     return inputs

@@ -8,6 +8,7 @@ from torch import nn
 from dstransformer.config import Config
 from dstransformer.data.loader import Update
 from dstransformer.model import DTYPES, Transformer
+from dstransformer.model.objective import Objective
 from dstransformer.training.optim import build_optimizer
 from dstransformer.training.schedule import learning_rate
 
@@ -21,8 +22,8 @@ class BareStepper:
     def __init__(self, config: Config, vocabulary: int, precision: str, device: torch.device) -> None:
         torch.manual_seed(config.training.seed)
         backend = config.training.attention_backend
-        model = Transformer(config.model, vocabulary, config.loss.label_smoothing, backend)
-        self.model = model.to(device=device, dtype=DTYPES[precision])
+        self.model = Transformer(config.model, vocabulary, backend).to(device=device, dtype=DTYPES[precision])
+        self._objective = Objective(self.model, config.loss.label_smoothing)
         self._config = config
         self._device = device
         self._scale = LOSS_SCALE if precision == "fp16" else 1.0
@@ -39,8 +40,8 @@ class BareStepper:
         self._number += 1
         loss = torch.zeros((), device=self._device)
         for batch in update.batches:
-            sums = self.model(*batch.to(self._device))
-            (sums.loss * (self._scale / update.tgt_tokens)).backward()
+            sums = self._objective(*batch.to(self._device))
+            (sums.loss * (self._scale / update.tgt_tokens)).backward()  # type: ignore[no-untyped-call]
             loss += sums.loss.detach()
         gradients: list[torch.Tensor] = []
         for weight, master in zip(self._weights, self._masters, strict=True):

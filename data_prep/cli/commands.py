@@ -301,76 +301,70 @@ def _completion(arguments: argparse.Namespace) -> None:
 
 
 class _Command(NamedTuple):
-    """A command: its name, what it does, its handler, and examples. Its options are in ``arguments``."""
+    """A command: its handler, what it does, and examples. Its options are in ``arguments``."""
 
-    name: str
-    summary: str
     handler: Callable[[argparse.Namespace], None]
+    summary: str
     examples: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """The word of the command line: ``build`` of ``_build``."""
+        return self.handler.__name__.removeprefix("_")
 
 
 _COMMANDS = (
     _Command(
-        "build",
-        "all stages: text in, corpus out",
         _build,
+        "all stages: text in, corpus out",
         ("dst-prep build --source toy --out corpora/toy", "dst-prep build wmt14_en_de --out corpora/en-de"),
     ),
     _Command(
-        "read",
-        "stage one: read the source into a work folder",
         _read,
+        "stage one: read the source into a work folder",
         ("dst-prep read --source toy --work work",),
     ),
     _Command(
-        "clean",
-        "stage two: normalise and filter the training text",
         _clean,
+        "stage two: normalise and filter the training text",
         ("dst-prep clean --work work --max-ratio 2",),
     ),
     _Command(
-        "vocab",
-        "stage three: train a tokenizer, or use an existing one",
         _vocab,
+        "stage three: train a tokenizer, or use an existing one",
         ("dst-prep vocab --work work --vocab-size 8000",),
     ),
     _Command(
-        "encode",
-        "stage four: write the corpus",
         _encode,
+        "stage four: write the corpus",
         ("dst-prep encode --work work --out corpora/toy",),
     ),
     _Command(
-        "mono",
-        "clean text of one language, for back-translation and distillation",
         _mono,
+        "clean text of one language, for back-translation and distillation",
         ("dst-prep mono --lang de --in news.de.gz --held-out test.de --out mono.de.gz",),
     ),
     _Command(
-        "filter",
-        "drop the pairs with the worst scores",
         _filter,
+        "drop the pairs with the worst scores",
         ("dst-prep filter --src en --tgt de --scores scores.tsv --out-src a.en --out-tgt a.de --drop-lowest 0.1",),
     ),
-    _Command("info", "show what a corpus holds", _info, ("dst-prep info corpora/toy",)),
-    _Command("recipes", "list the recipes of the package", _recipes, ("dst-prep recipes",)),
-    _Command("verify", "check every checksum and count of a corpus", _verify, ("dst-prep verify corpora/toy",)),
+    _Command(_info, "show what a corpus holds", ("dst-prep info corpora/toy",)),
+    _Command(_recipes, "list the recipes of the package", ("dst-prep recipes",)),
+    _Command(_verify, "check every checksum and count of a corpus", ("dst-prep verify corpora/toy",)),
     _Command(
-        "report",
-        "draw a page: lengths, vocabulary, what cleaning dropped",
         _report,
+        "draw a page: lengths, vocabulary, what cleaning dropped",
         ("dst-prep report corpora/toy --out report.html",),
     ),
     _Command(
-        "text",
-        "write the raw text of a held-out split to files",
         _text,
+        "write the raw text of a held-out split to files",
         ("dst-prep text corpora/toy --split test --src test.en --tgt test.de",),
     ),
     _Command(
-        "completion",
-        "print a script that completes dst-prep in a shell",
         _completion,
+        "print a script that completes dst-prep in a shell",
         ("dst-prep completion bash",),
     ),
 )

@@ -155,7 +155,27 @@ class TextOptions(_SourceOptions):
     )
 
 
-class FilesOptions(TextOptions):
+class DividedOptions(TextOptions):
+    """Options of every source of which held-out sets may be taken out of the training text."""
+
+    valid_size: Count = Field(0, description="training pairs held out for validation")
+    test_size: Count = Field(0, description="training pairs held out for testing")
+    seed: Seed = Field(1, description="seed of the choice of held-out pairs")
+
+    @property
+    def held_out_sizes(self) -> dict[str, int]:
+        """The sizes of the splits that are held out, by their names."""
+        return {split: size for split, size in (("validation", self.valid_size), ("test", self.test_size)) if size}
+
+    @model_validator(mode="after")
+    def _hold_out(self) -> Self:
+        if self.held_out_sizes and not self.held_out:
+            size, *_ = self.held_out_sizes.values()
+            raise ValueError(f"held_out is false, but {size} pairs are to be held out: leave one of them out")
+        return self
+
+
+class FilesOptions(DividedOptions):
     """Files: for each split two line-aligned texts, or files with both sides, such as TSV, JSON lines, Parquet, TMX."""
 
     model_config = ConfigDict(
@@ -181,9 +201,6 @@ class FilesOptions(TextOptions):
     )
     valid: Texts | None = Field(None, description="both sides of the validation text")
     test: Texts | None = Field(None, description="both sides of the test text")
-    valid_size: Count = Field(0, description="training pairs held out for validation")
-    test_size: Count = Field(0, description="training pairs held out for testing")
-    seed: Seed = Field(1, description="seed of the choice of held-out pairs")
     scores: Texts | None = Field(None, description="a score of each training pair, one a line, by any other tool")
     min_score: Annotated[FiniteFloat, Placeholder("X")] | None = Field(
         None, description="drop training pairs with a lower score"
@@ -203,8 +220,6 @@ class FilesOptions(TextOptions):
             raise ValueError(
                 "--unescape may change the words that --alignments counts: unescape the text first, then align it"
             )
-        if not self.held_out and (size := self.valid_size or self.test_size):
-            raise ValueError(f"held_out is false, but {size} pairs are to be held out: leave one of them out")
         return self
 
 
@@ -226,7 +241,7 @@ class MonoOptions(TextOptions):
         return record | {"src_lang": self.lang, "tgt_lang": self.lang}
 
 
-class HubOptions(TextOptions):
+class HubOptions(DividedOptions):
     """Any data set of the Hugging Face hub with two columns of text, or a local copy of one."""
 
     model_config = ConfigDict(title="source hub: a data set of the Hugging Face hub")
@@ -247,9 +262,6 @@ class HubOptions(TextOptions):
         description="its columns: SRC,TGT, or one that holds an object with both languages (without: "
         "translation, or the language codes)",
     )
-    valid_size: Count = Field(0, description="training pairs held out for validation")
-    test_size: Count = Field(0, description="training pairs held out for testing")
-    seed: Seed = Field(1, description="seed of the choice of held-out pairs")
     revision: str = Field("main", description="revision of the hub's data set")
     hub_path: Folder | None = Field(None, description="a local copy in the hub's layout")
     cache_dir: Folder | None = Field(None, description="where `datasets` keeps downloads")
@@ -313,8 +325,8 @@ class TreesOptions(_SourceOptions):
     seed: Seed = Field(1, description="seed of random splits")
 
 
+#: The options of a source. `sources/opening.py` opens each kind.
 SourceOptions = ToyOptions | FilesOptions | HubOptions | Wmt14Options | TreesOptions
-
 
 #: A Unicode normalisation form, or none.
 NormalForm = Literal["nfkc", "nfc", "none"]
@@ -471,12 +483,9 @@ class EncodeOptions(Options):
 #: The options of every stage that has any.
 STAGES: dict[str, type[Options]] = {"clean": CleanOptions, "vocab": VocabOptions, "encode": EncodeOptions}
 
+#: The sources by their names.
 SOURCES: dict[str, type[SourceOptions]] = {
-    "toy": ToyOptions,
-    "files": FilesOptions,
-    "hub": HubOptions,
-    "wmt14": Wmt14Options,
-    "trees": TreesOptions,
+    model.model_fields["source"].default: model for model in get_args(SourceOptions)
 }
 
 

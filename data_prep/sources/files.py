@@ -68,11 +68,11 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
             splits["train"] = partial(read_unchanged, partial(column, splits["train"], beside), stats)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
-    for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
-        if name in splits and size:
+    for name, size in options.held_out_sizes.items():
+        if name in splits:
             raise UserError(
-                f"--{flag}-size {size} holds pairs out of the training text, but a {name} set is given too: leave one "
-                "out"
+                f"--{name.removesuffix('ation')}-size {size} holds pairs out of the training text, but a {name} set is "
+                "given too: leave one out"
             )
     info = SourceInfo(name="files", revision=None, inputs=tuple(inputs))
     several = tuple(files) if len(files) > 1 else ()

@@ -36,8 +36,8 @@ def open_hub(options: HubOptions) -> Source:
     if missing := [name for name in needed if name not in has]:
         advice = "complete the copy, or name them by --splits" if options.hub_path else "name them by --splits"
         raise DataError(f"{_where(options)} has no split {shown(missing[0])}; it has {', '.join(has)}: {advice}")
-    for split, size in (("validation", options.valid_size), ("test", options.test_size)):
-        if size and split in names and names[split] in has:
+    for split in options.held_out_sizes:
+        if split in names and names[split] in has:
             raise UserError(
                 f"{_where(options)} has the split {names[split]!r} for {split}: leave it out of --splits, or hold no "
                 "pairs out of the training text"

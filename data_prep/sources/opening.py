@@ -4,10 +4,12 @@ import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 import pyarrow as pa
 
 from data_prep.recipe.options import (
+    DividedOptions,
     FilesOptions,
     HubOptions,
     MonoOptions,
@@ -15,6 +17,7 @@ from data_prep.recipe.options import (
     TextOptions,
     ToyOptions,
     TreesOptions,
+    Wmt14Options,
 )
 from data_prep.sources import Source
 from dstransformer.errors import UserError
@@ -40,6 +43,11 @@ class Part:
         """The codes of both languages."""
         record = self.options.record()
         return str(record["src_lang"]), str(record["tgt_lang"])
+
+    @property
+    def held_out_sizes(self) -> dict[str, int]:
+        """The sizes of the splits that are to be held out of its training text, by their names."""
+        return self.options.held_out_sizes if isinstance(self.options, DividedOptions) else {}
 
     def tables(self, split: str) -> Iterator[pa.Table]:
         """Stream the pairs of a split, as plain text where the options say that they are not."""
@@ -74,7 +82,7 @@ def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None =
     """
     parts = [Part(name, options, open_source(options, progress)) for name, options in sources.items()]
     for split in ("validation", "test"):
-        having = [part for part in parts if split in {*part.source.splits, *held_out_sizes(part.options)}]
+        having = [part for part in parts if split in {*part.source.splits, *part.held_out_sizes}]
         first: dict[tuple[str, str], str] = {}
         for part in having:
             if (before := first.setdefault(part.languages, part.name)) != part.name:
@@ -82,23 +90,12 @@ def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None =
                     f"the sources {before!r} and {part.name!r} both have a {split} set, and a corpus has one for each "
                     f"direction: set sources.{part.name}.held_out to false"
                 )
-        if (
-            split == "validation"
-            and not having
-            and any(isinstance(part.options, FilesOptions | HubOptions) for part in parts)
-        ):
+        if split == "validation" and not having and any(isinstance(part.options, DividedOptions) for part in parts):
             raise UserError(
                 "no validation text: give --valid-src and --valid-tgt, or --valid, or of a data set its split, "
                 "or --valid-size N to hold N pairs out of the training text"
             )
     return parts
-
-
-def held_out_sizes(options: SourceOptions | MonoOptions) -> dict[str, int]:
-    """The sizes of the splits that are to be held out of a source's training text, by their names."""
-    if not isinstance(options, FilesOptions | HubOptions):
-        return {}
-    return {split: size for split, size in (("validation", options.valid_size), ("test", options.test_size)) if size}
 
 
 def open_source(options: SourceOptions, progress: Progress | None = None) -> Source:
@@ -120,8 +117,14 @@ def open_source(options: SourceOptions, progress: Progress | None = None) -> Sou
         from data_prep.sources.trees import open_trees
 
         source = open_trees(options)
-    else:
-        from data_prep.sources.hub import open_hub, open_wmt14
+    elif isinstance(options, HubOptions):
+        from data_prep.sources.hub import open_hub
 
-        source = open_hub(options) if isinstance(options, HubOptions) else open_wmt14(options)
+        source = open_hub(options)
+    elif isinstance(options, Wmt14Options):
+        from data_prep.sources.hub import open_wmt14
+
+        source = open_wmt14(options)
+    else:
+        assert_never(options)
     return source if options.held_out else replace(source, splits={"train": source.splits["train"]})

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import dstransformer
-from data_prep.recipe.options import FilesOptions, HubOptions
+from data_prep.recipe.options import DividedOptions, FilesOptions
 from data_prep.recipe.recipe import record_sources
 from data_prep.sources.files import swapped_sides
-from data_prep.sources.opening import ENTITY, QUOTED, Part, held_out_sizes
+from data_prep.sources.opening import ENTITY, QUOTED, Part
 from data_prep.stages.holdout import hold_out
 from data_prep.stages.text import TextFormat, fold
 from data_prep.store.chunks import CHUNKS, Report
@@ -150,7 +150,7 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
         pairs[split] = writer.rows
     whole = counts
     for number, part in enumerate(parts):
-        if isinstance(part.options, FilesOptions | HubOptions) and (sizes := held_out_sizes(part.options)):
+        if isinstance(part.options, DividedOptions) and (sizes := part.options.held_out_sizes):
             counts = hold_out(folder, number, len(parts), sizes, part.options.seed, workers, progress)
             pairs["train"] = int(counts.sum())
             for split, size in sizes.items():

@@ -70,7 +70,7 @@ def command_line() -> str:
         "`dst` is `python -m dstransformer`, and `dst-prep` is `python -m data_prep`. Options cannot be abbreviated. "
         "Defaults stand in parentheses. Results go to standard output, messages and progress to standard error. "
         "An error is one line: what is wrong, its value, where, and what to do. "
-        "[The shell](../guide/shell.md) has completion and colour. Every command also has\n\n"
+        "[The shell](../guide/shell.md) has completion. Every command also has\n\n"
         "| option | meaning |\n|---|---|\n"
     )
     text += "".join(_row(action) for action in build_parser()._actions if action.dest == "verbosity")

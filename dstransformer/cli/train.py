@@ -49,7 +49,7 @@ class Train(
     register: RegisteredName | None = option(
         "make the final bundle a version of this registered model in MLflow", "NAME"
     )
-    dry_run: bool = option("print the resolved configuration and estimates only")
+    dry_run: bool = option("print the resolved configuration and its estimates, and train nothing")
     json: bool = option("print the outcome or the dry run as JSON")
 
 

@@ -135,11 +135,10 @@ class Aligner:
 
     def _find(self, batch: PackedBatch, tags: Sequence[int]) -> list[list[int]]:
         batch = batch.to(self._device)
+        with self.model.alignment_layer.recording() as recorded:
+            self.model(batch.src, batch.src_packing, batch.tgt_in, batch.tgt_packing)
         src, src_packing = self.model.source(batch.src, batch.src_packing)
         batch = batch._replace(src=src, src_packing=src_packing)
-        with self.model.alignment_layer.recording() as recorded:
-            memory = self.model.encode(batch.src, batch.src_packing)
-            self.model.decode(batch.tgt_in, batch.tgt_packing, memory, batch.src_packing)
         queries, keys_values = recorded[0]
         weights = self._weights(queries, keys_values, batch)
         if self.model.config.source_end:

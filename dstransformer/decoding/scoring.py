@@ -204,8 +204,8 @@ def load_for_pairs(
 
 def limit_tokens(model: Transformer, max_tokens: int) -> int:
     """Maximum tokens of a sentence, but no more than the model has learned positions for; 0: any number."""
-    learned = model.config.max_positions - 1 if model.config.positions == "learned" else 0
-    return min(filter(None, (max_tokens, learned)), default=0)
+    learned = model.tgt_input.max_len
+    return min(filter(None, (max_tokens, learned and learned - 1)), default=0)
 
 
 def token_log_probabilities(model: Transformer, batch: PackedBatch) -> Tensor:
@@ -213,8 +213,7 @@ def token_log_probabilities(model: Transformer, batch: PackedBatch) -> Tensor:
 
     At most ``CHUNK_LOGITS`` logits are held at a time.
     """
-    src, src_packing = model.source(batch.src, batch.src_packing)
-    hidden = model.decode(batch.tgt_in, batch.tgt_packing, model.encode(src, src_packing), src_packing)
+    hidden = model(batch.src, batch.src_packing, batch.tgt_in, batch.tgt_packing)
     tokens = batch.tgt_out.numel()
     chunk = max(1, CHUNK_LOGITS[hidden.device.type] // model.softmax_weight.shape[0])
     parts = []

@@ -110,7 +110,9 @@ def _is_tried_again(error: DataError, failures: int) -> bool:
     if not isinstance(error, UnreadableError):
         logger.warning("%s; it is skipped", error)
         return False
-    if failures == 1:
+    if failures > RETRIES:
+        logger.warning("%s; it is skipped after %d attempts", error, failures)
+    elif failures == 1:
         logger.warning("%s; it is tried again at the next looks, at most %d times", error, RETRIES)
     return failures <= RETRIES
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dstransformer.errors import DataError, UserError, counted, shown
-from dstransformer.evaluation.testset import TestSet
+from dstransformer.errors import DataError, UserError, shown
+from dstransformer.evaluation.testset import TestSet, check_lines
 from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.languages import divide_codes, find_code, list_codes
 from dstransformer.io.text import iter_lines
@@ -149,11 +149,7 @@ def _two_files(
 ) -> TestSet:
     src, ref = (files[code] for code in pair)
     sources, references = _sentences(src, *columns), _sentences(ref, *columns)
-    if len(sources) != len(references):
-        raise DataError(
-            f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references):,}: "
-            "line n of one must translate line n of the other"
-        )
+    check_lines(src, len(sources), ref, len(references))
     if apart := sources.keys() ^ references.keys():
         only = f"only one has a record whose {columns[0]} is {min(apart)}"
         raise DataError(f"{src} and {ref} do not belong together: {only}")

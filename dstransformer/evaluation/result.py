@@ -4,32 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-_LABELS = {
-    "loss": "loss",
-    "bleu": "BLEU",
-    "chrf": "chrF2",
-    "ter": "TER",
-    "comet": "COMET",
-    "cometkiwi": "COMETKiwi",
-    "cometqe": "COMET-QE",
-    "metricx": "MetricX",
-    "bleu_compound_split": "BLEU (compound-split)",
-    "f1": "F1",
-    "precision": "precision",
-    "recall": "recall",
-    "complete_match": "complete match",
-    "tagging_accuracy": "tagging accuracy",
+
+class Metric(NamedTuple):
+    """How the scores of a metric are shown, and which of two is better."""
+
+    label: str
+    lower_is_better: bool = False
+
+
+#: The metrics by their names in logs.
+METRICS = {
+    "loss": Metric("loss", lower_is_better=True),  # in nats
+    "bleu_compound_split": Metric("BLEU (compound-split)"),  # before the metric that its name begins with
+    "bleu": Metric("BLEU"),
+    "chrf": Metric("chrF2"),
+    "ter": Metric("TER", lower_is_better=True),  # can exceed 100
+    "comet": Metric("COMET"),
+    "cometkiwi": Metric("COMETKiwi"),
+    "cometqe": Metric("COMET-QE"),
+    "metricx": Metric("MetricX", lower_is_better=True),  # from 0 to 25 errors
+    "f1": Metric("F1"),
+    "precision": Metric("precision"),
+    "recall": Metric("recall"),
+    "complete_match": Metric("complete match"),
+    "tagging_accuracy": Metric("tagging accuracy"),
 }
 
-#: Metrics whose lower scores are better: the loss, in nats; TER, which can exceed 100; MetricX, from 0 to 25 errors.
-_LOWER_IS_BETTER = ("loss", "ter", "metricx")
+
+def _divide(name: str) -> tuple[Metric, str, str]:
+    """The metric, the direction and the number of sentences in the name of a score; empty where it has none.
+
+    Of a metric that is not in the table, higher scores are better. Its name may begin with that of another one.
+    """
+    name, _, sentences = name.partition("_first_")
+    for known, metric in METRICS.items():
+        direction = name.removeprefix(f"{known}_")
+        if direction != name and "-" in direction:
+            return metric, direction, sentences
+    return METRICS.get(name, Metric(name)), "", sentences
 
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus-level score. From 0 to 100, higher is better; but of :data:`_LOWER_IS_BETTER`.
+    """A corpus-level score, of which a higher one is better unless :data:`METRICS` says otherwise.
 
     Attributes:
         name: Name of the metric in logs: ``bleu``, ``chrf``; ``bleu_first_500`` covers the first 500 sentences only,
@@ -45,22 +64,20 @@ class Score:
     @property
     def metric(self) -> str:
         """The metric for display, without the number of sentences: ``BLEU``, ``F1``."""
-        name = self.name.partition("_first_")[0]
-        metric, _, direction = name.partition("_")
-        if name in _LABELS or metric not in _LABELS:
-            return _LABELS.get(name, name)
-        return f"{_LABELS[metric]} {direction}"
+        metric, direction, _ = _divide(self.name)
+        return f"{metric.label} {direction}".rstrip()
 
     @property
     def label(self) -> str:
         """The name for display: ``BLEU``, ``chrF2``, ``BLEU (first 500 sentences)``."""
-        sentences = self.name.partition("_first_")[2]
+        *_, sentences = _divide(self.name)
         return f"{self.metric} (first {sentences} sentences)" if sentences else self.metric
 
     @property
     def rank(self) -> float:
         """The value by which scores of equal names and signatures are ordered; more is better."""
-        return -self.value if self.name.partition("_")[0] in _LOWER_IS_BETTER else self.value
+        metric, *_ = _divide(self.name)
+        return -self.value if metric.lower_is_better else self.value
 
     @property
     def number(self) -> str:

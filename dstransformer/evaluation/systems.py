@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dstransformer.errors import DataError, DstError, counted
+from dstransformer.errors import DstError, counted
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.evaluation.significance import Comparison
-from dstransformer.evaluation.testset import TestSet, evaluate_test_set, score_translations
+from dstransformer.evaluation.testset import TestSet, check_lines, evaluate_test_set, score_translations
 from dstransformer.io.progress import Advance
 from dstransformer.io.text import iter_lines
 
@@ -134,11 +134,7 @@ def read_translations(path: str, test_set: TestSet) -> list[str]:
         DataError: The file cannot be read, or has another number of lines than the reference.
     """
     lines = list(iter_lines(path))
-    if len(lines) != len(test_set.references):
-        raise DataError(
-            f"{path} has {counted(len(lines), 'line')} but {test_set.ref} has {len(test_set.references):,}: line n of "
-            "one must translate the sentence of line n of the other"
-        )
+    check_lines(path, len(lines), test_set.ref, len(test_set.references))
     return lines
 
 

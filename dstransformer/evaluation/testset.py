@@ -95,12 +95,21 @@ def read_test_set(src: str, ref: str) -> tuple[list[str], list[str]]:
     if is_same_file(src, ref):
         raise UserError(f"--src and --ref are the same file, {ref}: name the reference translation")
     sources, references = list(iter_lines(src)), list(iter_lines(ref))
-    if len(sources) != len(references):
-        raise DataError(
-            f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references):,}: "
-            "line n of one must translate line n of the other"
-        )
+    check_lines(src, len(sources), ref, len(references))
     return sources, references
+
+
+def check_lines(path: object, lines: int, other: object, expected: int) -> None:
+    """Check that two texts have as many lines.
+
+    Raises:
+        DataError: They do not.
+    """
+    if lines != expected:
+        raise DataError(
+            f"{path} has {counted(lines, 'line')} but {other} has {expected:,}: line n of one must translate line n of "
+            "the other"
+        )
 
 
 def read_test_sets(src: Sequence[str], ref: Sequence[str]) -> list[TestSet]:

@@ -28,6 +28,7 @@ from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.languages import language as known
 from dstransformer.model import DTYPES, Bundle, Transformer
 from dstransformer.model.cost import meta_device
+from dstransformer.model.objective import Objective
 from dstransformer.model.ops import int8_values
 
 Indices = npt.NDArray[np.int64]
@@ -90,14 +91,10 @@ class Validator:
         self._world = world
         self._until_stopped = session.until_stopped
         with meta_device():
-            model = Transformer(
-                config.model,
-                tokenizer.vocab_size,
-                config.loss.label_smoothing,
-                config.training.attention_backend,
-                src_vocab_size=tokenizer.src.vocab_size,
-            )
+            backend, src_vocab_size = config.training.attention_backend, tokenizer.src.vocab_size
+            model = Transformer(config.model, tokenizer.vocab_size, backend, src_vocab_size=src_vocab_size)
         self._model = model.to(dtype).to_empty(device=world.device).eval()
+        self._objective = Objective(self._model, config.loss.label_smoothing)
         self._int8_names = self._model.int8_names() if config.training.int8_weights else frozenset()
         self._task = task
         self._loss_signature = f"smoothing:{config.loss.label_smoothing:g}|pieces:{tokenizer.sha256[:16]}"
@@ -182,8 +179,8 @@ class Validator:
         # The lengths include EOS, which the plan counts again; without it, empty targets would be left out.
         for pairs in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
             batch = build_batch(split, own[pairs]).to(self._world.device)
-            losses = self._model(*batch)
-            sums += torch.tensor([float(losses.loss), float(losses.nll), batch.tgt_out.numel()], dtype=torch.float64)
+            loss, terms = self._objective(*batch)
+            sums += torch.tensor([float(loss), float(terms["nll"]), batch.tgt_out.numel()], dtype=torch.float64)
         return sums
 
     def _translate(self, sources: Sequence[str], show: Show) -> list[str]:

@@ -13,8 +13,8 @@ import zipfile
 from pathlib import Path
 
 from dstransformer.errors import DataError, UserError, shown
-from dstransformer.exchange.ct2 import require_ctranslate2, write_ct2
-from dstransformer.exchange.weights import FULL_ADVICE, check_translates
+from dstransformer.exchange.ct2 import check_ct2, require_ctranslate2, write_ct2
+from dstransformer.exchange.export_folder import FULL_ADVICE
 from dstransformer.io.files import replacing, storage_errors
 from dstransformer.io.languages import english_name, parse_code
 from dstransformer.io.text import already_exists, check_output_file
@@ -80,7 +80,7 @@ def export_argos(
         tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary,
     ):
         package = Path(temporary) / folder
-        write_ct2(bundle, bundle.load_weights(), package / "model", quantization)
+        write_ct2(bundle, package / "model", quantization)
         bundle.tokenizer.save(package / "sentencepiece.model")
         if sentences is not None:
             (package / "minisbd").mkdir()
@@ -102,7 +102,7 @@ def _is_package(path: Path) -> bool:
 
 
 def _check(bundle: Bundle) -> None:
-    check_translates(bundle)
+    check_ct2(bundle)
     lacks = None
     if bundle.directions:
         lacks = "has several directions, and a package of Argos Translate has one"

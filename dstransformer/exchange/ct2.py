@@ -19,10 +19,11 @@ from dstransformer.config import ModelConfig
 from dstransformer.data import BOS_ID, EOS_ID, UNK_ID, Tokenizer
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
+from dstransformer.exchange.export_folder import fill_export, replace_export
+from dstransformer.exchange.holds import ANY, SIZES, Holds, check_bundle
 from dstransformer.exchange.shortlist import ShortlistOptions
-from dstransformer.exchange.weights import FULL_ADVICE, Affine, Weights, affine, attention, check_translates
-from dstransformer.io.files import replace_folder
-from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder, write_marker
+from dstransformer.exchange.weights import Affine, Weights, affine, attention
+from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.transformer import sinusoidal_table
 
@@ -36,6 +37,22 @@ FILES = (
     MARKER, MODEL, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "config.json",
     SIGNATURE, VOCABULARY_MAP, "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
 )  # fmt: skip
+
+#: The architectures that CTranslate2 has.
+HOLDS: Holds = {
+    **SIZES,
+    "num_heads": ANY,
+    "d_k": ANY,
+    "d_v": ANY,
+    "activation": ("relu", "swish", "gelu"),
+    "norm": ("post", "pre"),
+    "attention_bias": (False, True),
+    "output_bias": (False, True),
+    "positions": ("sinusoidal", "timing", "learned"),
+    "start": ("embedding", "zeros"),
+    "source_end": (False, True),
+    "tie_embeddings": ("all", "target", "none"),
+}
 
 #: The largest integer of weights of a reduced range: two products of such a weight and an input of 8 bits without sign
 #: add up to less than 2^15.
@@ -87,14 +104,14 @@ def export_ct2(
 
     Raises:
         UserError: CTranslate2 is not installed; or ``positions`` are given and the bundle has learned ones.
-        DataError: The source is not a bundle, or is a parser; or ``out`` is something else; or the corpus of the
-            shortlist is not one, or has another tokenizer.
+        DataError: The source is not a bundle, or CTranslate2 cannot hold it; or ``out`` is something else; or the
+            corpus of the shortlist is not one, or has another tokenizer.
         StorageError: The folder cannot be written.
     """
     require_ctranslate2()
     check_export_folder(out, "ct2", FILES, overwrite=overwrite)
     bundle = open_bundle(source)
-    check_translates(bundle)
+    check_ct2(bundle)
     if positions is not None and bundle.model.positions == "learned":
         raise UserError(
             f"--positions {positions}: it is for sinusoids, and {bundle.path} has learned positions: leave it out"
@@ -102,40 +119,47 @@ def export_ct2(
     vocabulary_map = None if shortlist is None else shortlist.build(bundle.tokenizer)
     weights = bundle.load_weights()
 
-    def write(folder: Path) -> None:
-        write_ct2(bundle, weights, folder, quantization, vocabulary_map, reduce_range=reduce_range, positions=positions)
-        if finish is not None:
-            finish(folder)
+    def write(folder: Path) -> dict[str, object]:
+        if vocabulary_map is not None:
+            (folder / VOCABULARY_MAP).write_text(vocabulary_map, encoding="utf-8")
+        return _write_files(folder, bundle, weights, quantization, positions, reduce_range=reduce_range)
 
-    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
+    replace_export(out, "ct2", bundle, write, overwrite=overwrite, finish=finish)
     return bundle
 
 
-def write_ct2(
+def write_ct2(bundle: Bundle, folder: Path, quantization: str) -> None:
+    """Write the export of a bundle that :func:`check_ct2` has taken into a new folder; see :func:`export_ct2`."""
+    weights = bundle.load_weights()
+    fill_export(folder, "ct2", bundle, lambda new: _write_files(new, bundle, weights, quantization))
+
+
+def check_ct2(bundle: Bundle) -> None:
+    """Refuse what CTranslate2 cannot hold.
+
+    Raises:
+        DataError: The bundle is a parser, or has a setting or a value that is not in :data:`HOLDS`.
+    """
+    check_bundle(bundle, HOLDS, "CTranslate2", "translate with `dst translate`, without --engine ct2")
+
+
+def _write_files(
+    folder: Path,
     bundle: Bundle,
     weights: Weights,
-    folder: Path,
     quantization: str,
-    vocabulary_map: str | None = None,
+    positions: int | None = None,
     *,
     reduce_range: bool = False,
-    positions: int | None = None,
-) -> None:
-    """Write the export into a new folder; see :func:`export_ct2`."""
+) -> dict[str, object]:
+    """Write the model and its tokenizer; returns what ``dst.json`` states of it."""
     count = positions or default_positions(bundle)
     spec = build_spec(bundle, weights, count)
     spec.validate()
     _quantise(spec, quantization, reduce_range=reduce_range)
-    folder.mkdir(parents=True)
     spec.save(str(folder))
     bundle.tokenizer.save_in(folder)
-    if vocabulary_map is not None:
-        (folder / VOCABULARY_MAP).write_text(vocabulary_map, encoding="utf-8")
-    record = {
-        "tool": "ct2",
-        "dstransformer": bundle.provenance.get("dstransformer"),
-        "src_lang": bundle.src_lang,
-        "tgt_lang": bundle.tgt_lang,
+    return {
         **({"directions": [asdict(one) for one in bundle.directions]} if bundle.directions else {}),
         "joint_vocabulary": bundle.tokenizer.is_joint,
         "quantization": quantization,
@@ -145,7 +169,6 @@ def write_ct2(
         "decoding": bundle.decoding.model_dump(),
         "weights_sha256": bundle.weights_sha256,
     }
-    write_marker(folder, "export", **record)
 
 
 def _quantise(spec: Any, quantization: str, *, reduce_range: bool) -> None:

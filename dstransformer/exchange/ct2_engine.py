@@ -26,13 +26,8 @@ from dstransformer.decoding.commands import override_settings
 from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.distributed.hardware import usable_cores
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.exchange.ct2 import (
-    VOCABULARY_MAP,
-    require_ctranslate2,
-    unused_rows,
-    write_ct2,
-)
-from dstransformer.exchange.weights import check_translates, length_exponent
+from dstransformer.exchange.ct2 import VOCABULARY_MAP, check_ct2, require_ctranslate2, unused_rows, write_ct2
+from dstransformer.exchange.weights import length_exponent
 from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import MARKER, check_kind, export_tool
@@ -112,10 +107,10 @@ def open_ct2(
     bundle = source if isinstance(source, Bundle | Export) else open_exported(Path(source))
     if isinstance(bundle, Export):
         return _open_export(bundle, device, precision, threads, to, settings, shortlist=shortlist)
-    check_translates(bundle)
+    check_ct2(bundle)
     bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
     with tempfile.TemporaryDirectory(prefix="dst-ct2-") as temporary:
-        write_ct2(bundle, bundle.load_weights(), Path(temporary) / "model", "float32")
+        write_ct2(bundle, Path(temporary) / "model", "float32")
         return _open_export(_read_export(Path(temporary) / "model"), device, precision, threads, to, settings)
 
 

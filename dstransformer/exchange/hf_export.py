@@ -19,12 +19,13 @@ from typing import Any
 
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID
 from dstransformer.decoding.beam import FIRST_PIECE
+from dstransformer.exchange.export_folder import replace_export
 from dstransformer.exchange.hf_tokenizer import SPACE, is_marian, tokenizer_config, tokenizer_json
-from dstransformer.exchange.marian_weights import check_marian, marian_weights
+from dstransformer.exchange.holds import check_bundle
+from dstransformer.exchange.marian_weights import marian_holds, marian_weights
 from dstransformer.exchange.model_card import model_card
-from dstransformer.exchange.weights import FULL_ADVICE, check_translates, length_exponent
-from dstransformer.io.files import replace_folder
-from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder, write_marker
+from dstransformer.exchange.weights import length_exponent
+from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder
 from dstransformer.model import Bundle, open_bundle, save_weights
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -43,6 +44,15 @@ TARGET_FILES = (f"{TARGET}/{TOKENIZER}", f"{TARGET}/{TOKENIZER_CONFIG}", TARGET_
 
 #: Maximum input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
 UNLIMITED_INPUT = 1024
+
+#: The special pieces, which both configurations name.
+_TOKENS = {
+    "pad_token_id": PAD_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+    "forced_eos_token_id": EOS_ID,
+    "decoder_start_token_id": BOS_ID,
+}
 
 
 def export_hf(
@@ -65,8 +75,8 @@ def export_hf(
     """
     check_export_folder(out, "hf", (*FILES, *TARGET_FILES, *MARIAN_FILES, SIGNATURE), overwrite=overwrite)
     bundle = open_bundle(source)
-    check_translates(bundle)
-    check_marian(bundle.model, bundle.path)
+    holds = marian_holds(bundle.model, "sinusoidal", ("embedding", "zeros"))
+    check_bundle(bundle, holds, "a MarianMTModel", "`dst export ct2` holds more")
     texts = {
         CONFIG: _json(marian_config(bundle)),
         GENERATION: _json(generation_config(bundle)),
@@ -75,8 +85,7 @@ def export_hf(
     }
     weights = marian_weights(bundle.load_weights(), bundle.model)
 
-    def write(folder: Path) -> None:
-        folder.mkdir(parents=True)
+    def write(folder: Path) -> dict[str, object]:
         for name, text in texts.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
@@ -85,19 +94,9 @@ def export_hf(
         if not tokenizer.is_single:
             tokenizer.tgt.save(folder / TARGET_MODEL)
         save_weights(folder / WEIGHTS, weights, {"format": "pt"})
-        write_marker(
-            folder,
-            "export",
-            tool="hf",
-            dstransformer=bundle.provenance.get("dstransformer"),
-            src_lang=bundle.src_lang,
-            tgt_lang=bundle.tgt_lang,
-            joint_vocabulary=tokenizer.is_joint,
-        )
-        if finish is not None:
-            finish(folder)
+        return {"joint_vocabulary": tokenizer.is_joint}
 
-    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
+    replace_export(out, "hf", bundle, write, overwrite=overwrite, finish=finish)
     return bundle
 
 
@@ -179,11 +178,7 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
         "decoder_vocab_size": model.embedding_rows(tokenizer.vocab_size),
         "share_encoder_decoder_embeddings": model.tie_embeddings == "all",
         "tie_word_embeddings": model.tie_embeddings != "none",
-        "pad_token_id": PAD_ID,
-        "bos_token_id": BOS_ID,
-        "eos_token_id": EOS_ID,
-        "forced_eos_token_id": EOS_ID,
-        "decoder_start_token_id": BOS_ID,
+        **_TOKENS,
         "use_cache": True,
         "dtype": "float32",
     }
@@ -203,11 +198,7 @@ def generation_config(bundle: Bundle) -> dict[str, Any]:
         "max_length": longest_output(bundle) + 1,
         **({"min_new_tokens": bundle.decoding.min_tokens} if bundle.decoding.min_tokens else {}),
         "suppress_tokens": [*range(FIRST_PIECE), *range(bundle.tokenizer.vocab_size, rows)],
-        "pad_token_id": PAD_ID,
-        "bos_token_id": BOS_ID,
-        "eos_token_id": EOS_ID,
-        "forced_eos_token_id": EOS_ID,
-        "decoder_start_token_id": BOS_ID,
+        **_TOKENS,
     }
 
 

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dstransformer.config import ModelConfig
+from dstransformer.config import Config, ModelConfig
 from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.directions import common_language
 from dstransformer.data.tokenizer import MAX_BYTES
@@ -34,9 +34,9 @@ from dstransformer.exchange.hf_export import (
     WEIGHTS,
 )
 from dstransformer.exchange.hf_tokenizer import MARIAN_MT
+from dstransformer.exchange.holds import check_settings
 from dstransformer.exchange.import_record import (
     Imported,
-    both_depths,
     build_config,
     imported_from,
     whole_number,
@@ -61,19 +61,20 @@ PICKLED = "pytorch_model.bin"
 
 _ADVICE = "if it is damaged, download the model again"
 
-#: The functions of a feed-forward network, by their names there.
-_ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
-
-#: What a ``MarianConfig`` may ask for and a bundle does not have, with the value that it must have, if it states one.
-_REQUIRED = {
-    "scale_embedding": True,
-    "static_position_embeddings": True,
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "add_final_layer_norm": False,
-    "add_bias_logits": False,
-    "is_encoder_decoder": True,
+#: What a ``MarianConfig`` may ask for and a bundle has. What it does not state has the first value.
+_HOLDS: dict[str, tuple[object, ...]] = {
+    "activation_function": ("gelu", "relu", "swish", "silu"),
+    "scale_embedding": (True,),
+    "static_position_embeddings": (True,),
+    "normalize_before": (False,),
+    "normalize_embedding": (False,),
+    "add_final_layer_norm": (False,),
+    "add_bias_logits": (False,),
+    "is_encoder_decoder": (True,),
 }
+
+#: The names of the width, the heads, the feed-forward width, and the layers of encoder and decoder.
+_SIZES = ("d_model", "encoder_attention_heads", "encoder_ffn_dim", "encoder_layers", "decoder_layers")
 
 
 def import_hf(
@@ -97,7 +98,7 @@ def import_hf(
     _check_folder(folder)
     stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
     tokenizer, (source, target), absent = _open_tokenizer(folder, stated)
-    config = build_config(_architecture(stated, folder / CONFIG), _search(folder, stated), folder, f"; {_ADVICE}")
+    config = _read_config(stated, folder / CONFIG)
     path = folder / _weights(folder)
     misfit = f"{path} does not fit {CONFIG}"
     with _open_weights(path) as load:
@@ -164,8 +165,8 @@ def _is_joint_export(folder: Path) -> bool | None:
     return check_kind(folder, "export", _ADVICE).get("joint_vocabulary") is True
 
 
-def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The architecture that a ``config.json`` states.
+def _read_config(stated: Mapping[str, Any], path: Path) -> Config:
+    """The configuration of the bundle of a model whose ``config.json`` states this.
 
     Raises:
         DataError: A bundle cannot hold it.
@@ -173,46 +174,32 @@ def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if stated.get("model_type") != "marian":
         named = ", ".join(map(str, stated.get("architectures") or [])) or stated.get("model_type")
         raise DataError(f"{path} is of {shown(named)}: only MarianMTModel can be imported")
-    for name, value in _REQUIRED.items():
-        if stated.get(name, value) != value:
-            raise DataError(
-                f"{path}: {name} is {shown(stated[name])}, and a bundle cannot hold that: it must be {value}"
-            )
     for name in ("ffn_dim", "attention_heads"):
         one, other = (whole_number(stated, f"{side}_{name}", path) for side in ("encoder", "decoder"))
         if one != other:
             raise DataError(f"{path}: encoder_{name} is {one} and decoder_{name} {other}: a bundle has one for both")
-    activation = stated.get("activation_function", "gelu")
-    if activation not in _ACTIVATIONS:
-        raise DataError(
-            f"{path}: activation_function is {shown(activation)}: a bundle has one of {', '.join(_ACTIVATIONS)}"
-        )
-    width, heads = whole_number(stated, "d_model", path), whole_number(stated, "encoder_attention_heads", path)
-    if width % heads or width % 2:
-        raise DataError(f"{path}: d_model {width} is odd, or not a multiple of the {heads} attention heads")
+    given = {name: stated.get(name, values[0]) for name, values in _HOLDS.items()}
+    check_settings(given.items(), _HOLDS, f"{path}: ", "a bundle")
     shares = stated.get("share_encoder_decoder_embeddings", True)
     if shares and _is_separate(path.parent):
         raise DataError(
             f"{path}: share_encoder_decoder_embeddings is {shares}, but each side has a vocabulary "
             f"({TARGET_VOCABULARY}): one matrix cannot be for both"
         )
+    activation = stated.get("activation_function", "gelu")
     ties = stated.get("tie_word_embeddings", True)
-    depths = [whole_number(stated, f"{side}_layers", path) for side in ("encoder", "decoder")]
-    return {
-        **both_depths(depths),
-        "d_model": width,
-        "d_ff": whole_number(stated, "encoder_ffn_dim", path),
-        "num_heads": heads,
-        "d_k": width // heads,
-        "d_v": width // heads,
+    return build_config(
+        stated,
+        path,
+        _SIZES,
+        _search(path.parent, stated),
         **{name: stated.get(name, 0.0) for name in ("dropout", "attention_dropout", "activation_dropout")},
-        "activation": _ACTIVATIONS[activation],
-        "norm_epsilon": EPSILON,
-        "attention_bias": True,
-        "output_bias": True,
-        "tie_embeddings": ("all" if shares else "target") if ties else "none",
-        "vocab_multiple": 1,
-    }
+        activation={"silu": "swish"}.get(activation, activation),
+        norm_epsilon=EPSILON,
+        positions="sinusoidal",
+        start="embedding",
+        tie_embeddings=("all" if shares else "target") if ties else "none",
+    )
 
 
 def _search(folder: Path, stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from dstransformer import __version__
-from dstransformer.config import Config, complete_config
+from dstransformer.config import Config, ModelConfig, complete_config
 from dstransformer.data import Tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
-from dstransformer.exchange.weights import FULL_ADVICE
+from dstransformer.exchange.export_folder import FULL_ADVICE
+from dstransformer.exchange.holds import SIZES
 from dstransformer.io.files import file_sha256, replace_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
 from dstransformer.model.bundle import describe_misfit
@@ -63,22 +64,45 @@ def whole_number(stated: Mapping[str, Any], name: str, path: Path) -> int:
     return value
 
 
-def both_depths(depths: Sequence[int]) -> dict[str, int | None]:
-    """The layers of encoder and decoder, as a configuration has them."""
-    encoder, decoder = depths if depths[0] != depths[1] else (None, None)
-    return {"num_layers": depths[0], "encoder_layers": encoder, "decoder_layers": decoder}
+def build_config(
+    stated: Mapping[str, Any], path: Path, sizes: Sequence[str], decoding: Mapping[str, Any], **more: object
+) -> Config:
+    """The configuration of a bundle of a Transformer of Marian.
 
-
-def build_config(model: Mapping[str, Any], decoding: Mapping[str, Any], path: Path, advice: str = "") -> Config:
-    """The configuration of a bundle.
+    Args:
+        stated: Its configuration there.
+        path: The file, for errors.
+        sizes: The names there of the width, the heads, the feed-forward width, and the layers of encoder and decoder.
+        decoding: Its search.
+        more: What else the importer knows of ``model``. Only :data:`SIZES` may be left to ``base.yaml``.
 
     Raises:
-        DataError: A value is out of bounds. The message ends with ``advice``.
+        DataError: A size is missing, or a value is out of bounds.
     """
+    width, heads, inner, encoder, decoder = (whole_number(stated, name, path) for name in sizes)
+    if width % heads or width % 2:
+        raise DataError(f"{path}: {sizes[0]} {width} is odd, or not a multiple of {sizes[1]} {heads}")
+    model = {
+        "num_layers": encoder,
+        "encoder_layers": None if encoder == decoder else encoder,
+        "decoder_layers": None if encoder == decoder else decoder,
+        "d_model": width,
+        "d_ff": inner,
+        "num_heads": heads,
+        "d_k": width // heads,
+        "d_v": width // heads,
+        "norm": "post",
+        "attention_bias": True,
+        "output_bias": True,
+        "source_end": True,
+        "vocab_multiple": 1,
+        **more,
+    }
+    assert ModelConfig.model_fields.keys() <= {*model, *SIZES}, "an import states what its models have"
     try:
-        return complete_config({"model": dict(model), "decoding": dict(decoding)}, str(path))
+        return complete_config({"model": model, "decoding": dict(decoding)}, str(path))
     except ConfigError as error:
-        raise DataError(f"{error}{advice}") from None
+        raise DataError(f"{error}; if it is damaged, copy it again") from None
 
 
 def write_bundle(

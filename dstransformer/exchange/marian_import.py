@@ -20,7 +20,8 @@ from dstransformer.config import Config, ModelConfig
 from dstransformer.data import BOS_ID, Tokenizer
 from dstransformer.data.tokenizer import MAX_BYTES, SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, shown
-from dstransformer.exchange.import_record import both_depths, build_config, imported_from, whole_number, write_bundle
+from dstransformer.exchange.holds import check_settings
+from dstransformer.exchange.import_record import build_config, imported_from, write_bundle
 from dstransformer.exchange.marian_npz import CONFIG, EPSILON, marian_names
 from dstransformer.exchange.marian_weights import Load, bundle_weights
 from dstransformer.io.files import read_bounded, read_error
@@ -31,32 +32,33 @@ from dstransformer.model import Bundle
 _APART = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 PIECES = {"all": ("model.shared.weight",) * 2, "target": _APART, "none": _APART}
 
-#: What Marian's configuration may ask for and a bundle does not have, with the values that it may have.
-_REQUIRED: dict[str, tuple[object, ...]] = {
+#: What Marian's configuration may ask for and a bundle has. What it does not state has the first value.
+_HOLDS: dict[str, tuple[object, ...]] = {
     "type": ("transformer",),
     "transformer-preprocess": ("",),
     "transformer-postprocess": ("dan", "an"),
-    "transformer-postprocess-top": ("",),
+    "transformer-ffn-activation": ("swish", "relu", "gelu"),
     "transformer-ffn-depth": (2,),
     "transformer-decoder-ffn-depth": (0, 2),
     "transformer-decoder-autoreg": ("self-attention",),
-    "transformer-train-position-embeddings": (False,),
-    "transformer-disable-position-embeddings": (False,),
-    "transformer-alibi-shift": (False,),
-    "transformer-tied-layers": ([],),
-    "transformer-no-projection": (False,),
-    "transformer-no-bias": (False,),
-    "transformer-no-affine": (False,),
-    "transformer-pool": (False,),
-    "transformer-rnn-projection": (False,),
-    "input-types": ([],),
-    "factors-dim-emb": (0,),
-    "lemma-dim-emb": (0,),
-    "right-left": (False,),
-    "ulr": (False,),
 }
 
-_ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu"}
+#: What may have any value: what is read below, and what other types of models have (``src/models/encoder_decoder.cpp``
+#: of Marian 1.12 lists all that it stores). Anything else must be off.
+_ANY = (
+    "version", "dim-vocabs", "special-vocab", "dim-emb", "enc-depth", "dec-depth", "tied-embeddings",
+    "tied-embeddings-src", "tied-embeddings-all", "output-omit-bias",
+    "transformer-heads", "transformer-dim-ffn", "transformer-decoder-dim-ffn", "transformer-postprocess-emb",
+    "transformer-guided-alignment-layer",
+    "dim-rnn", "enc-cell", "enc-type", "enc-cell-depth", "dec-cell", "dec-cell-base-depth", "dec-cell-high-depth",
+    "skip", "layer-normalization",
+    "transformer-dim-aan", "transformer-aan-depth", "transformer-aan-activation", "transformer-aan-nogate",
+    "bert-train-type-embeddings", "bert-type-vocab-size", "ulr-trainable-transformation", "ulr-dim-emb",
+    "lemma-dependency", "factors-combine",
+)  # fmt: skip
+
+#: The names of the width, the heads, the feed-forward width, and the layers of encoder and decoder.
+_SIZES = ("dim-emb", "transformer-heads", "transformer-dim-ffn", "enc-depth", "dec-depth")
 
 
 def import_marian(
@@ -175,42 +177,29 @@ def _read_config(stated: Mapping[str, Any], path: Path, tokenizer: Tokenizer) ->
     Raises:
         DataError: A bundle cannot hold the model.
     """
-    for name, values in _REQUIRED.items():
-        if stated.get(name, values[0]) not in values:
-            raise DataError(f"{path}: {name} is {shown(stated[name])}, and a bundle cannot hold that")
-    activation = stated.get("transformer-ffn-activation", "swish")
-    if activation not in _ACTIVATIONS:
-        raise DataError(f"{path}: transformer-ffn-activation is {shown(activation)}, and a bundle cannot hold that")
-    width, heads = whole_number(stated, "dim-emb", path), whole_number(stated, "transformer-heads", path)
-    wide, other = whole_number(stated, "transformer-dim-ffn", path), stated.get("transformer-decoder-dim-ffn", 0)
-    if width % heads or width % 2:
-        raise DataError(f"{path}: dim-emb {width} is odd, or not a multiple of the {heads} heads")
+    given = {**{name: values[0] for name, values in _HOLDS.items()}, **stated}
+    settings = ((name, value) for name, value in given.items() if name in _HOLDS or (value and name not in _ANY))
+    check_settings(settings, _HOLDS, f"{path}: ", "a bundle")
+    wide, other = stated.get("transformer-dim-ffn"), stated.get("transformer-decoder-dim-ffn", 0)
     if other not in (0, wide):
         raise DataError(f"{path}: transformer-dim-ffn is {wide} and that of the decoder {other}: a bundle has one")
-    depths = [whole_number(stated, f"{side}-depth", path) for side in ("enc", "dec")]
     search = _decoder(path)
-    architecture = {
-        **both_depths(depths),
-        "d_model": width,
-        "d_ff": wide,
-        "num_heads": heads,
-        "d_k": width // heads,
-        "d_v": width // heads,
-        "activation": _ACTIVATIONS[activation],
-        "norm_epsilon": EPSILON,
-        "positions": "timing",
-        "start": "zeros",
-        "attention_bias": True,
-        "output_bias": True,
-        "tie_embeddings": _ties(stated, path, joint=tokenizer.is_joint),
-        "vocab_multiple": 1,
-    }
     decoding = {
         "beam_size": search.get("beam-size", 12),
         "length_penalty": search.get("normalize", 0.0),
         "length_offset": 0.0,
     }
-    return build_config(architecture, decoding, path)
+    return build_config(
+        stated,
+        path,
+        _SIZES,
+        decoding,
+        activation=given["transformer-ffn-activation"],
+        norm_epsilon=EPSILON,
+        positions="timing",
+        start="zeros",
+        tie_embeddings=_ties(stated, path, joint=tokenizer.is_joint),
+    )
 
 
 def _ties(stated: Mapping[str, Any], path: Path, *, joint: bool) -> str:

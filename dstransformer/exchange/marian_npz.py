@@ -13,11 +13,12 @@ import yaml
 from dstransformer.config import ModelConfig
 from dstransformer.data import Tokenizer
 from dstransformer.errors import DataError
-from dstransformer.exchange.marian_weights import check_marian, marian_weights
+from dstransformer.exchange.export_folder import replace_export
+from dstransformer.exchange.holds import check_bundle
+from dstransformer.exchange.marian_weights import marian_holds, marian_weights
 from dstransformer.exchange.shortlist import ShortlistOptions
-from dstransformer.exchange.weights import FULL_ADVICE, check_translates, length_exponent
-from dstransformer.io.files import replace_folder
-from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder, write_marker
+from dstransformer.exchange.weights import length_exponent
+from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder
 from dstransformer.model import Bundle, open_bundle
 
 MODEL, DECODER = "model.npz", "decoder.yml"
@@ -106,16 +107,20 @@ def export_marian(
     """
     check_export_folder(out, "marian", FILES, overwrite=overwrite)
     bundle = open_bundle(source)
-    check_translates(bundle)
-    _check(bundle)
+    holds = marian_holds(bundle.model, "timing", ("zeros",))
+    check_bundle(bundle, holds, "Marian", "train with that, or use `dst export ct2`, which holds more")
+    if bundle.directions:
+        raise DataError(
+            f"{bundle.path} translates in several directions, whose tags a vocabulary of Marian would divide: train a "
+            "model of one direction"
+        )
     lexicon = None if shortlist is None else shortlist.lexical_text(bundle.tokenizer)
     arrays = marian_arrays(bundle)
     decoder = decoder_config(bundle)
     if shortlist is not None:
         decoder["shortlist"] = [LEXICON, shortlist.frequent, shortlist.best, 0]
 
-    def write(folder: Path) -> None:
-        folder.mkdir(parents=True)
+    def write(folder: Path) -> dict[str, object]:
         np.savez(folder / MODEL, **arrays)
         if bundle.tokenizer.is_joint:
             bundle.tokenizer.save(folder / VOCABULARY)
@@ -125,38 +130,10 @@ def export_marian(
         if lexicon is not None:
             (folder / LEXICON).write_text(lexicon, encoding="utf-8")
         (folder / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False), encoding="utf-8")
-        write_marker(
-            folder,
-            "export",
-            tool="marian",
-            dstransformer=bundle.provenance.get("dstransformer"),
-            src_lang=bundle.src_lang,
-            tgt_lang=bundle.tgt_lang,
-            weights_sha256=bundle.weights_sha256,
-        )
-        if finish is not None:
-            finish(folder)
+        return {"weights_sha256": bundle.weights_sha256}
 
-    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
+    replace_export(out, "marian", bundle, write, overwrite=overwrite, finish=finish)
     return bundle
-
-
-def _check(bundle: Bundle) -> None:
-    """Refuse what Marian cannot hold."""
-    model = bundle.model
-    problem = None
-    if model.positions != "timing":
-        problem = f"model.positions is {model.positions}, and Marian has the wavelengths of timing"
-    elif model.start != "zeros":
-        problem = "model.start is embedding, and Marian decodes from zeros"
-    elif bundle.directions:
-        problem = "it translates in several directions, whose tags a vocabulary of Marian would divide"
-    if problem is not None:
-        raise DataError(
-            f"{bundle.path} cannot be a model of Marian: {problem}; train with model.positions=timing and "
-            "model.start=zeros, in one direction"
-        )
-    check_marian(model.model_copy(update={"positions": "sinusoidal"}), bundle.path)
 
 
 def marian_arrays(bundle: Bundle) -> dict[str, Any]:

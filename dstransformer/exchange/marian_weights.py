@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from dstransformer.config import ModelConfig
+from dstransformer.config.schema import Positions
 from dstransformer.data import BOS_ID
-from dstransformer.errors import DataError
+from dstransformer.exchange.holds import SIZES, Holds
 from dstransformer.exchange.weights import Affine, Weights, affine, attention
 
 #: The epsilon of Marian's norms.
@@ -37,35 +38,29 @@ ABSENT = -30.0
 Load = Callable[[str], Tensor]
 
 
-def check_marian(config: ModelConfig, name: object) -> None:
-    """Check that Marian can hold a model.
+def marian_holds(config: ModelConfig, positions: Positions, starts: Sequence[str]) -> Holds:
+    """The architectures that Marian has, or a ``MarianMTModel``, which have other positions.
 
     Args:
-        config: The architecture.
-        name: The bundle, for the message.
-
-    Raises:
-        DataError: The model has something that Marian lacks.
+        config: The architecture: its width is a multiple of the number of heads, and no head is wider than its share.
+        positions: The positions.
+        starts: What decoding may start with.
     """
-    width, rest = divmod(config.d_model, config.num_heads)
-    problem = None
-    if config.norm != "post":
-        problem = "model.norm is pre, and MarianMTModel normalises after each sub-layer"
-    elif not config.source_end:
-        problem = "model.source_end is false, and MarianMTModel reads the ends of sentences"
-    elif config.positions != "sinusoidal":
-        problem = (
-            f"model.positions is {config.positions}, and MarianMTModel has sinusoids (it does not save other positions)"
-        )
-    elif rest:
-        problem = f"model.d_model {config.d_model} is not a multiple of model.num_heads {config.num_heads}"
-    else:
-        for setting, value in (("d_k", config.d_k), ("d_v", config.d_v)):
-            if value > width:
-                problem = f"model.{setting} is {value}, and MarianMTModel has heads of d_model / num_heads = {width}"
-                break
-    if problem is not None:
-        raise DataError(f"{name} cannot be a MarianMTModel: {problem}; `dst export ct2` can hold it")
+    heads = range(1, config.d_model // config.num_heads + 1)
+    return {
+        **SIZES,
+        "num_heads": [number for number in range(1, config.d_model + 1) if config.d_model % number == 0],
+        "d_k": heads,
+        "d_v": heads,
+        "activation": ("relu", "swish", "gelu"),
+        "norm": ("post",),
+        "attention_bias": (False, True),
+        "output_bias": (False, True),
+        "positions": (positions,),
+        "start": starts,
+        "source_end": (True,),
+        "tie_embeddings": ("all", "target", "none"),
+    }
 
 
 def marian_weights(weights: Weights, config: ModelConfig, epsilon: float = EPSILON) -> dict[str, Tensor]:
@@ -73,7 +68,7 @@ def marian_weights(weights: Weights, config: ModelConfig, epsilon: float = EPSIL
 
     Args:
         weights: The bundle's.
-        config: Its architecture, see :func:`check_marian`.
+        config: Its architecture, see :func:`marian_holds`.
         epsilon: That of the norms which will compute with it.
     """
     scale = math.sqrt(epsilon / config.norm_epsilon)  # of the residual stream from the first norm on; see above
@@ -107,7 +102,7 @@ def _embeddings(weights: Weights, config: ModelConfig) -> Iterator[tuple[str, Te
         yield "model.decoder.embed_tokens.weight", target
     if config.tie_embeddings == "none":
         yield "lm_head.weight", weights["softmax.weight"][:, order]
-    bias = weights.get("output_bias", target.new_zeros(len(target))).clone()
+    bias = weights["output_bias"].clone() if config.output_bias else target.new_zeros(len(target))
     if config.start == "zeros" and config.tie_embeddings != "none":
         bias[BOS_ID] = ABSENT
     yield "final_logits_bias", bias[None]

@@ -10,16 +10,12 @@ import torch
 from torch import Tensor
 
 from dstransformer.config import DecodingConfig, ModelConfig
-from dstransformer.model import Bundle
 
 Weights = Mapping[str, Tensor]
 
-#: What to do if an export fills the disk.
-FULL_ADVICE = "make room, then give the same command"
-
 
 class Affine(NamedTuple):
-    """``x W^T + b``, or a norm with gain ``weight``; a bias of zeros if the model has none."""
+    """``x W^T + b``, or a norm with gain ``weight``."""
 
     weight: Tensor
     bias: Tensor
@@ -34,22 +30,10 @@ class Attention(NamedTuple):
     out: Affine
 
 
-def check_translates(bundle: Bundle) -> None:
-    """Refuse a parser.
-
-    Raises:
-        DataError: The bundle is a parser: other tools lack its constraint.
-    """
-    bundle.check_translates(
-        "its outputs are trees only under the constraint of `dst parse`, which other tools lack; export a translation "
-        "model"
-    )
-
-
-def affine(weights: Weights, name: str) -> Affine:
-    """A matrix or a norm with its bias, by the name of the module."""
+def affine(weights: Weights, name: str, *, has_bias: bool = True) -> Affine:
+    """A matrix or a norm, by the name of the module. Zeros stand for the bias of one that has none."""
     weight = weights[f"{name}.weight"]
-    return Affine(weight, weights.get(f"{name}.bias", weight.new_zeros(weight.shape[0])))
+    return Affine(weight, weights[f"{name}.bias"] if has_bias else weight.new_zeros(weight.shape[0]))
 
 
 def attention(weights: Weights, name: str, config: ModelConfig, width: int) -> Attention:
@@ -58,15 +42,15 @@ def attention(weights: Weights, name: str, config: ModelConfig, width: int) -> A
     Narrower heads are filled with zeros. The queries grow by ``sqrt(width / d_k)``, because the other side divides
     their products by ``sqrt(width)``.
     """
-    heads, d_k, d_v = config.num_heads, config.d_k, config.d_v
+    heads, d_k, d_v, has_bias = config.num_heads, config.d_k, config.d_v, config.attention_bias
     key, value = heads * d_k, heads * d_v
     if f"{name}.qkv.weight" in weights:
-        q, k, v = _split(affine(weights, f"{name}.qkv"), key, key, value)
+        q, k, v = _split(affine(weights, f"{name}.qkv", has_bias=has_bias), key, key, value)
     else:
-        q = affine(weights, f"{name}.q")
-        k, v = _split(affine(weights, f"{name}.kv"), key, value)
+        q = affine(weights, f"{name}.q", has_bias=has_bias)
+        k, v = _split(affine(weights, f"{name}.kv", has_bias=has_bias), key, value)
     grown = q if width == d_k else Affine(*(part * math.sqrt(width / d_k) for part in q))
-    out = affine(weights, f"{name}.out")
+    out = affine(weights, f"{name}.out", has_bias=has_bias)
     return Attention(
         _widen(grown, heads, width),
         _widen(k, heads, width),

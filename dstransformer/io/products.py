@@ -70,11 +70,18 @@ def write_marker(folder: Path, kind: Kind, **more: object) -> None:
 
 
 def read_marker(folder: Path) -> dict[str, Any]:
-    """What ``dst.json`` states about a folder; empty if there is no such file, or it cannot be read."""
+    """What ``dst.json`` states about a folder; empty if there is no such file of ours, or it cannot be reached.
+
+    Raises:
+        DataError: It is no JSON. It may have been one of ours, so nothing may take its folder for a free one.
+    """
+    path = folder / MARKER
     try:
-        content = read_json(folder / MARKER)
-    except (OSError, ValueError):
+        content = read_json(path)
+    except OSError:
         return {}
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}): restore it from a copy of the folder") from None
     return content if isinstance(content, dict) and content.get("kind") in tuple(FORMATS) else {}
 
 
@@ -128,7 +135,7 @@ def check_kind(folder: Path, kind: Kind, advice: str = "") -> dict[str, Any]:
             raise DataError(f"{found}: {advice}" if advice else found)
         check_format_version(content.get("format"), FORMATS[kind], path)
 
-    return read_record(path, dict, check=check, advice="restore it")
+    return read_record(path, dict, check=check, advice="restore it from a copy of the folder")
 
 
 def _with_article(kind: str) -> str:

@@ -90,13 +90,12 @@ def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[
     Arguments as for :func:`attention_weights`.
     """
     packing, tgt_packing = (Packing.from_lengths([len(ids)]).to(ids.device) for ids in (src, tgt_in))
-    src, packing = model.source(src, packing)
     attentions = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     with torch.no_grad(), ExitStack() as stack:
         recorded = {attention: stack.enter_context(attention.recording()) for attention in attentions}
-        memory = model.encode(src, packing)
-        model.decode(tgt_in, tgt_packing, memory, packing)
-    return {attention: _split(attention, calls[0], len(src), len(tgt_in)) for attention, calls in recorded.items()}
+        model(src, packing, tgt_in, tgt_packing)
+    src_len = model.source(src, packing)[0].numel()
+    return {attention: _split(attention, calls[0], src_len, len(tgt_in)) for attention, calls in recorded.items()}
 
 
 def _split(attention: MultiHeadAttention, recorded: tuple[Tensor, ...], src_len: int, tgt_len: int) -> Projections:

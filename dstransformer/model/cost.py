@@ -44,11 +44,14 @@ class _SkipInitialisation(TorchFunctionMode):
 
 
 @cache
+def _shapes(config: ModelConfig, vocab_size: int, src_vocab_size: int | None = None) -> Transformer:
+    with meta_device():
+        return Transformer(config, vocab_size, src_vocab_size=src_vocab_size)
+
+
 def parameter_count(config: ModelConfig, vocab_size: int, src_vocab_size: int | None = None) -> int:
     """Number of weights of a model, counted without building them; for the sizes see :class:`Transformer`."""
-    with meta_device():
-        model = Transformer(config, vocab_size, src_vocab_size=src_vocab_size)
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in _shapes(config, vocab_size, src_vocab_size).parameters())
 
 
 def training_flops(config: ModelConfig, rows: int, sums: LengthSums) -> int:
@@ -66,12 +69,4 @@ def training_flops(config: ModelConfig, rows: int, sums: LengthSums) -> int:
         rows: Rows of the softmax matrix, ``config.embedding_rows(vocab_size)``.
         sums: The sentence pairs.
     """
-    keys, values = config.num_heads * config.d_k, config.num_heads * config.d_v
-    queries_and_out = keys_and_values = config.d_model * (keys + values)
-    layer = queries_and_out + keys_and_values + 2 * config.d_model * config.d_ff
-    encoder = layer * sums.src_tokens + (keys + values) * sums.src_src
-    decoder = (layer + queries_and_out) * sums.tgt_tokens + keys_and_values * sums.src_tokens  # and of the memory
-    decoder += (keys + values) * (sums.tgt_tgt + sums.tgt_src)
-    layers = config.encoder_depth * encoder + config.decoder_depth * decoder
-    forward = 2 * (layers + rows * config.d_model * sums.tgt_tokens)
-    return 3 * forward
+    return 3 * 2 * _shapes(config, rows).multiply_adds(sums)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple, Self
+from copy import copy
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from dstransformer.data.packing import Packing, round_rows
 from dstransformer.model import ops
-from dstransformer.model.transformer import DecoderLayer, Linear, Transformer
+from dstransformer.model.transformer import Attend, DecoderLayer, Linear, Transformer
+
+Part = TypeVar("Part", bound=nn.Module)
 
 #: Maximum number of row counts that the steps of a ragged decoder have from one power of two to the next.
 STEP_ROW_COUNTS = 16
@@ -41,7 +43,10 @@ class IncrementalDecoder:
         shape = ops.HeadShape(config.num_heads, config.d_k, config.d_v, causal=True)
         self._caches = ops.build_caches(memory, projections, packing, shape, beam_size)
         self.ragged = self._caches.ragged
-        self._layers = [(layer, _LayerLinears.prepare(layer)) for layer in layers]
+        past, memory_of = self._caches.attend_past, self._caches.attend_memory
+        self._layers = [
+            (prepare(layer), _cached(past, number), _cached(memory_of, number)) for number, layer in enumerate(layers)
+        ]
         self._logits = ops.prepare_linear(model.softmax_weight, model.output_bias)
 
     def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
@@ -62,42 +67,29 @@ class IncrementalDecoder:
         self._caches.advance(rows)
         positions = torch.full_like(tokens, self.length)
         x: Tensor = model.tgt_input(tokens, positions, self.length + 1, model.embedding.weight)
-        for number, (layer, linears) in enumerate(self._layers):
-            x = layer.self_attention_residual(x, partial(self._attend_past, number, linears))
-            x = layer.memory_attention_residual(x, partial(self._attend_memory, number, linears))
-            x = layer.feed_forward_residual(x, linears.feed_forward)
+        for layer, attend, attend_memory in self._layers:
+            x = layer(x, attend, attend_memory)
         self.length += 1
         if model.decoder_norm is not None:
             x = model.decoder_norm(x)
         return self._logits(x)[:count]
 
-    def _attend_past(self, layer: int, linears: _LayerLinears, x: Tensor) -> Tensor:
-        return linears.past_out(self._caches.attend_past(layer, linears.qkv(x)))
 
-    def _attend_memory(self, layer: int, linears: _LayerLinears, x: Tensor) -> Tensor:
-        return linears.memory_out(self._caches.attend_memory(layer, linears.memory_q(x)))
+def prepare(part: Part) -> Part:
+    """A part of a model for many calls without gradient: it shares the weights, and has its products prepared.
+
+    See :func:`dstransformer.model.ops.prepare_linear`.
+    """
+    prepared = copy(part)
+    prepared._modules = {name: child if child is None else prepare(child) for name, child in part._modules.items()}
+    if isinstance(part, Linear):
+        vars(prepared)["forward"] = ops.prepare_linear(part.weight, part.bias, activation=part.activation)
+    return prepared
 
 
-class _LayerLinears(NamedTuple):
-    """The linear functions of a decoder layer, prepared for many steps."""
-
-    qkv: Callable[[Tensor], Tensor]
-    past_out: Callable[[Tensor], Tensor]
-    memory_q: Callable[[Tensor], Tensor]
-    memory_out: Callable[[Tensor], Tensor]
-    inner: Callable[[Tensor], Tensor]
-    outer: Callable[[Tensor], Tensor]
-
-    @classmethod
-    def prepare(cls, layer: DecoderLayer) -> Self:
-        past, memory, network = layer.self_attention, layer.memory_attention, layer.feed_forward
-        linears: tuple[Linear, ...] = (past.qkv, past.out, memory.q, memory.out, network.inner, network.outer)
-        return cls(
-            *(ops.prepare_linear(linear.weight, linear.bias, activation=linear.activation) for linear in linears)
-        )
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.inner(x))
+def _cached(attend: Callable[[int, Tensor], Tensor], layer: int) -> Attend:
+    """Attention to the cache of a layer."""
+    return lambda _, queries: attend(layer, queries)
 
 
 class Ensemble(nn.Module):
@@ -124,15 +116,15 @@ class Ensemble(nn.Module):
     @property
     def max_positions(self) -> int | None:
         """The fewest positions that one of the models has learned; None if all have sinusoids."""
-        learned = [model.config.max_positions for model in self.members if model.config.positions == "learned"]
-        return min(learned, default=None)
+        lengths = [model.tgt_input.max_len for model in self.members]
+        return min((length for length in lengths if length is not None), default=None)
 
     @property
     def bytes_per_token(self) -> int:
         """Memory that a token of a hypothesis takes in the caches of all models."""
-        shapes = [model.config for model in self.members]
-        values = sum(shape.decoder_depth * shape.num_heads * (2 * shape.d_k + shape.d_v) for shape in shapes)
-        return values * self.members[0].softmax_weight.element_size()
+        layers: list[DecoderLayer] = [layer for model in self.members for layer in model.decoder]  # type: ignore[misc]
+        cached = sum(layer.self_attention.qkv.out_features for layer in layers)  # the query of each position too
+        return cached * self.members[0].softmax_weight.element_size()
 
     def start(self, src: Tensor, packing: Packing, beam_size: int) -> IncrementalDecoder | MeanDecoder:
         """Encode sentences and start decoding them; for arguments see :class:`IncrementalDecoder`."""

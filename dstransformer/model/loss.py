@@ -6,7 +6,7 @@ Those through the output projection never hold the logits of all tokens in memor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,36 +30,28 @@ class LossSums(NamedTuple):
 
     Attributes:
         loss: The training loss, with a gradient.
-        nll: The negative log-likelihood of the reference, without smoothing and without a gradient.
-        alignment: The cross-entropy of guided alignment, before its weight and without a gradient; None without.
+        terms: Terms of it by name, before their weights and without a gradient: ``nll``, the negative log-likelihood
+            of the reference without smoothing, and ``alignment``, the cross-entropy of guided alignment, if it is on.
     """
 
     loss: Tensor
-    nll: Tensor
-    alignment: Tensor | None = None
-
-    def guided(self, alignment: Tensor, weight: float) -> LossSums:
-        """The sums with ``weight * alignment`` in the training loss."""
-        return LossSums(self.loss + weight * alignment, self.nll, alignment.detach())
+    terms: Mapping[str, Tensor]
 
     def detach(self) -> LossSums:
         """The sums without a gradient, in fp32."""
-        return LossSums(*(None if one is None else one.detach().float() for one in self))  # type: ignore[arg-type]
+        terms = {name: term.detach().float() for name, term in self.terms.items()}
+        return LossSums(self.loss.detach().float(), terms)
 
     @classmethod
     def total(cls, sums: Sequence[LossSums]) -> LossSums:
-        """The totals of several batches."""
-        alignment = [one.alignment for one in sums if one.alignment is not None]
-        return cls(
-            torch.stack([one.loss for one in sums]).sum(),
-            sum((one.nll for one in sums[1:]), sums[0].nll),
-            torch.stack(alignment).sum() if alignment else None,
-        )
+        """The totals of several batches, all with the same terms."""
+        terms = {name: torch.stack([one.terms[name] for one in sums]).sum() for name in sums[0].terms}
+        return cls(torch.stack([one.loss for one in sums]).sum(), terms)
 
 
 def smoothed_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, bias: Tensor | None = None
-) -> LossSums:
+) -> tuple[Tensor, Tensor]:
     """Sum over tokens of the cross-entropy against the smoothed target (section 5.4; Szegedy et al., 2016).
 
     The target is ``1 - epsilon`` on the reference and ``epsilon`` spread evenly over all rows of ``weight``. Gradients
@@ -71,15 +63,18 @@ def smoothed_cross_entropy(
         targets: ``(tokens,)`` int64, at most ``rows``.
         label_smoothing: epsilon.
         bias: Added to the logits, ``(rows,)``; None: nothing. It has a gradient if the others have.
+
+    Returns:
+        The loss, and the negative log-likelihood without smoothing and without a gradient: scalars in fp32.
     """
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    sums = _SmoothedCrossEntropy.apply(hidden, weight, bias, targets, label_smoothing, needs_grad)  # type: ignore[no-untyped-call]
-    return LossSums(*sums)
+    loss, nll = _SmoothedCrossEntropy.apply(hidden, weight, bias, targets, label_smoothing, needs_grad)  # type: ignore[no-untyped-call]
+    return loss, nll
 
 
 def r_drop_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, alpha: float, bias: Tensor | None = None
-) -> LossSums:
+) -> tuple[Tensor, Tensor]:
     """Half the loss of R-Drop for two passes (Liang et al., 2021, equation 4); see ``ops.r_drop_cross_entropy``.
 
     Args:
@@ -91,11 +86,11 @@ def r_drop_cross_entropy(
         bias: As for :func:`smoothed_cross_entropy`.
 
     Returns:
-        The sums; the negative log-likelihood is the mean of the two passes.
+        The loss, and the mean negative log-likelihood of the two passes without a gradient: scalars in fp32.
     """
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    sums = _RDropCrossEntropy.apply(hidden, weight, bias, targets, label_smoothing, alpha, needs_grad)  # type: ignore[no-untyped-call]
-    return LossSums(*sums)
+    loss, nll = _RDropCrossEntropy.apply(hidden, weight, bias, targets, label_smoothing, alpha, needs_grad)  # type: ignore[no-untyped-call]
+    return loss, nll
 
 
 def _most_logits(hidden: Tensor) -> int:

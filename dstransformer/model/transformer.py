@@ -9,20 +9,20 @@ summed in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from dstransformer.config import Activation, ModelConfig, Positions
 from dstransformer.data import BOS_ID
-from dstransformer.data.packing import Links, Packing
+from dstransformer.data.packing import Packing
+from dstransformer.data.plan import LengthSums
 from dstransformer.model import ops
-from dstransformer.model.loss import LossSums, alignment_cross_entropy, r_drop_cross_entropy, smoothed_cross_entropy
 
 #: Tables of sinusoids have a multiple of this many rows, so that a new length rarely needs a new table.
 TABLE_STEP = 256
@@ -43,41 +43,33 @@ class Transformer(nn.Module):
     Args:
         config: The architecture.
         vocab_size: Number of pieces of the target side; the embedding has ``config.embedding_rows(vocab_size)`` rows.
-        label_smoothing: epsilon of the training loss.
         backend: The implementation of attention.
-        r_drop: alpha of R-Drop; 0 trains with one pass.
-        guided_alignment: The weight of guided alignment in the training loss; 0 trains without.
         src_vocab_size: Number of pieces of the source side; None if the vocabulary is joint.
         dtype: The precision in which it computes; None is that of its weights. Training in mixed precision has weights
             in fp32 (Micikevicius et al., 2018).
-        recompute: Whether training keeps only the inputs of each layer, and computes the layer again for its gradient
-            (Chen et al., 2016), with the same dropout masks.
         int8_weights: Whether it computes with the values that its matrices have in an int8 export
             (:func:`dstransformer.model.ops.int8_values`), and learns the matrices themselves (Jacob et al., 2018).
+
+    Attributes:
+        call_layer: Calls a layer with its inputs. Training may compute layers again for their gradients
+            (:func:`dstransformer.model.objective.recompute`).
     """
 
     def __init__(
         self,
         config: ModelConfig,
         vocab_size: int,
-        label_smoothing: float = 0.0,
         backend: ops.Backend = "auto",
         *,
-        r_drop: float = 0.0,
-        guided_alignment: float = 0.0,
         src_vocab_size: int | None = None,
         dtype: torch.dtype | None = None,
-        recompute: bool = False,
         int8_weights: bool = False,
     ) -> None:
         super().__init__()
         self.config = config
         self.int8_weights = int8_weights
-        self.recompute = recompute
-        self.label_smoothing = label_smoothing
-        self.r_drop = r_drop
-        self.guided_alignment = guided_alignment
         self.dtype = dtype
+        self.call_layer: Callable[..., Tensor] = nn.Module.__call__
         rows, width = config.embedding_rows(vocab_size), config.d_model
         self.embedding = nn.Embedding(rows, width)  # of the target
         self.src_embedding = None
@@ -102,22 +94,15 @@ class Transformer(nn.Module):
     def reset_parameters(self) -> None:
         """Glorot uniform matrices; embeddings normal with standard deviation d_model^-0.5; norms 1 and 0; biases 0."""
         for module in self.modules():
-            if isinstance(module, MultiHeadAttention | FeedForward | PositionedEmbedding | nn.LayerNorm):
+            if isinstance(module, Linear):
+                module.reset_projections()
+            elif isinstance(module, PositionedEmbedding | LayerNorm):
                 module.reset_parameters()
         for embedding in (self.embedding, self.src_embedding, self.softmax):
             if embedding is not None:
                 nn.init.normal_(embedding.weight, std=self.config.d_model**-0.5)
         if self.output_bias is not None:
             nn.init.zeros_(self.output_bias)
-
-    def zero_residual_branches(self) -> None:
-        """Let the output of each sub-layer begin at zero (Zhang et al., 2019): ``W_O`` and ``W_2`` become 0.
-
-        So a layer begins as its layer norms alone, or with norms before its sub-layers as the identity.
-        """
-        for name, weight in self.named_parameters():
-            if name.endswith((".out.weight", ".outer.weight")):
-                nn.init.zeros_(weight)
 
     @property
     def softmax_weight(self) -> Tensor:
@@ -136,52 +121,23 @@ class Transformer(nn.Module):
             if isinstance(module, Linear) or id(module) in embeddings
         )
 
-    def forward(
-        self,
-        src: Tensor,
-        src_packing: Packing,
-        tgt_in: Tensor,
-        tgt_out: Tensor,
-        tgt_packing: Packing,
-        links: Links | None = None,
-    ) -> LossSums:
-        """The loss of a packed batch of sentence pairs; see :class:`dstransformer.data.packing.PackedBatch`.
+    def forward(self, src: Tensor, src_packing: Packing, tgt_in: Tensor, tgt_packing: Packing) -> Tensor:
+        """The decoder's output for sentence pairs, ``(tgt_packing.rows, d_model)``.
 
-        With R-Drop (Liang et al., 2021) a batch in training goes through the model twice, side by side, with different
-        dropout masks. With guided alignment (Chen et al., 2016) a head learns the batch's links, with R-Drop in the
-        first pass.
+        Args:
+            src: Source tokens, each sentence with its end, ``(src_tokens,)``.
+            src_packing: The sentences of ``src``.
+            tgt_in: The decoder's input, each sentence with its begin, ``(tgt_tokens,)``.
+            tgt_packing: The sentences of ``tgt_in``.
         """
-        if self.training and self.guided_alignment:
-            with self.alignment_layer.recording() as recorded:
-                sums = self._translation_loss(src, src_packing, tgt_in, tgt_out, tgt_packing)
-            alignment = torch.zeros_like(sums.nll)
-            if links is not None:
-                queries, keys = (projected[:, : self.config.d_k] for projected in recorded[0])
-                alignment = alignment_cross_entropy(queries, keys, links)
-            return sums.guided(alignment, self.guided_alignment)
-        return self._translation_loss(src, src_packing, tgt_in, tgt_out, tgt_packing)
+        src, src_packing = self.source(src, src_packing)
+        return self.decode(tgt_in, tgt_packing, self.encode(src, src_packing), src_packing)
 
     @property
     def alignment_layer(self) -> MultiHeadAttention:
         """The attention whose first head learns alignments: that of the last layer but one (Garg et al., 2019)."""
         layer: DecoderLayer = self.decoder[max(len(self.decoder) - 2, 0)]  # type: ignore[assignment]
         return layer.memory_attention
-
-    def _translation_loss(
-        self, src: Tensor, src_packing: Packing, tgt_in: Tensor, tgt_out: Tensor, tgt_packing: Packing
-    ) -> LossSums:
-        """The label-smoothed cross-entropy, or that of R-Drop."""
-        r_drop = self.training and self.r_drop > 0.0
-        if r_drop:
-            src, tgt_in = src.repeat(2), tgt_in.repeat(2)
-            src_packing, tgt_packing = src_packing.twice(), tgt_packing.twice()
-        src, src_packing = self.source(src, src_packing)
-        memory = self.encode(src, src_packing)
-        hidden = self.decode(tgt_in, tgt_packing, memory, src_packing)
-        weight, bias, epsilon = self.softmax_weight, self.output_bias, self.label_smoothing
-        if r_drop:
-            return r_drop_cross_entropy(hidden, weight, tgt_out, epsilon, self.r_drop, bias)
-        return smoothed_cross_entropy(hidden, weight, tgt_out, epsilon, bias)
 
     def source(self, src: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
         """What the encoder reads of sentences with their ends, ``(src_tokens,)``: without these in some models."""
@@ -192,26 +148,28 @@ class Transformer(nn.Module):
         src, positions = packing.fill(src), packing.fill(packing.positions)
         embedding = self.embedding if self.src_embedding is None else self.src_embedding
         x: Tensor = self.src_input(src, positions, packing.max_len, self._in_use(embedding), self.dtype)
+        attend = PackedAttention(packing)
         for layer in self.encoder:
-            x = self._run_layer(layer, x, packing)
+            x = self.call_layer(layer, x, attend)
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     def decode(self, tgt_in: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
         """The decoder's output at all positions, ``(packing.rows, d_model)``, for the input ``(tgt_tokens,)``."""
         tgt_in, positions = packing.fill(tgt_in), packing.fill(packing.positions)
         x: Tensor = self.tgt_input(tgt_in, positions, packing.max_len, self._in_use(self.embedding), self.dtype)
+        attend, attend_memory = PackedAttention(packing), PackedAttention(packing, memory, memory_packing)
         for layer in self.decoder:
-            x = self._run_layer(layer, x, packing, memory, memory_packing)
+            x = self.call_layer(layer, x, attend, attend_memory)
         return x if self.decoder_norm is None else self.decoder_norm(x)
-
-    def _run_layer(self, layer: nn.Module, *inputs: Tensor | Packing) -> Tensor:
-        repeats = self.recompute and self.training and torch.is_grad_enabled()
-        run: Callable[..., Tensor] = partial(checkpoint, layer, use_reentrant=False) if repeats else layer
-        return run(*inputs)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``(…, d_model)`` to unnormalised scores of every piece, ``(…, rows)``."""
         return F.linear(hidden, self.softmax_weight, self.output_bias)
+
+    def multiply_adds(self, sums: LengthSums) -> int:
+        """Multiplications of all products in a forward pass over some sentence pairs."""
+        layers: list[EncoderLayer | DecoderLayer] = [*self.encoder, *self.decoder]
+        return sum(layer.multiply_adds(sums) for layer in layers) + self.softmax_weight.numel() * sums.tgt_tokens
 
 
 class EncoderLayer(TensorModule):
@@ -224,10 +182,15 @@ class EncoderLayer(TensorModule):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, packing: Packing) -> Tensor:
-        """``(packing.rows, d_model)`` to the same shape."""
-        x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing))
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        """``(rows, d_model)`` to the same shape."""
+        x = self.self_attention_residual(x, partial(self.self_attention, attend=attend))
         return self.feed_forward_residual(x, self.feed_forward)
+
+    def multiply_adds(self, sums: LengthSums) -> int:
+        """Multiplications of its products for some sentence pairs."""
+        tokens = sums.src_tokens
+        return self.self_attention.multiply_adds(tokens, tokens, sums.src_src) + self.feed_forward.multiply_adds(tokens)
 
 
 class DecoderLayer(TensorModule):
@@ -242,11 +205,18 @@ class DecoderLayer(TensorModule):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
-        """``(packing.rows, d_model)`` to the same shape, attending to ``memory`` ``(memory_packing.rows, d_model)``."""
-        x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing))
-        x = self.memory_attention_residual(x, lambda y: self.memory_attention(y, packing, memory, memory_packing))
+    def forward(self, x: Tensor, attend: Attend, attend_memory: Attend) -> Tensor:
+        """``(rows, d_model)`` to the same shape: all positions of a batch, or one position of each hypothesis."""
+        x = self.self_attention_residual(x, partial(self.self_attention, attend=attend))
+        x = self.memory_attention_residual(x, partial(self.memory_attention, attend=attend_memory))
         return self.feed_forward_residual(x, self.feed_forward)
+
+    def multiply_adds(self, sums: LengthSums) -> int:
+        """Multiplications of its products for some sentence pairs."""
+        tokens = sums.tgt_tokens
+        attentions = self.self_attention.multiply_adds(tokens, tokens, sums.tgt_tgt)
+        attentions += self.memory_attention.multiply_adds(tokens, sums.src_tokens, sums.tgt_src)
+        return attentions + self.feed_forward.multiply_adds(tokens)
 
 
 class Residual(TensorModule):
@@ -281,6 +251,34 @@ class LayerNorm(TensorModule, nn.LayerNorm):
 
 # 3.2 Attention
 
+#: Equation 1 for all heads, between the two projections of an attention: from the attention and its queries (in
+#: self-attention queries, keys and values), ``(rows, heads * …)``, to the values that the queries find,
+#: ``(rows, heads * d_v)``. It knows where the keys are: in a packed batch, or in the cache of a search.
+Attend = Callable[["MultiHeadAttention", Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class PackedAttention:
+    """Attention within each sentence of a packed batch, or from each sentence to its memory.
+
+    Attributes:
+        packing: The sentences of the queries.
+        memory: The encoder's output, ``(memory_packing.rows, d_model)``; None for self-attention.
+        memory_packing: Its sentences.
+    """
+
+    packing: Packing
+    memory: Tensor | None = None
+    memory_packing: Packing | None = None
+
+    def __call__(self, attention: MultiHeadAttention, queries: Tensor) -> Tensor:
+        """Attend; see :data:`Attend`."""
+        keys_values = None if self.memory is None else attention.kv(self.memory)
+        attention.record(queries, keys_values)
+        key_packing = self.packing if self.memory_packing is None else self.memory_packing
+        p = attention.dropout if attention.training else 0.0
+        return ops.attention(queries, keys_values, self.packing, key_packing, attention.shape, p, attention.backend)
+
 
 class MultiHeadAttention(TensorModule):
     """``Concat(head_1, …, head_h) W_O`` with ``head_i = Attention(Q W_Qi, K W_Ki, V W_Vi)`` (section 3.2.2).
@@ -303,54 +301,37 @@ class MultiHeadAttention(TensorModule):
         self.dropout = config.attention_dropout
         self.backend = backend
         self._recorded: list[tuple[Tensor, ...]] | None = None
-        key_width, value_width = config.num_heads * config.d_k, config.num_heads * config.d_v
+        keys, values, width = config.num_heads * config.d_k, config.num_heads * config.d_v, config.d_model
         bias = config.attention_bias
         if over_memory:
-            self.q = Linear(config.d_model, key_width, bias=bias)
-            self.kv = Linear(config.d_model, key_width + value_width, bias=bias)
+            self.q = Linear(width, keys, bias=bias)
+            self.kv = Linear(width, keys + values, bias=bias, projections=[keys, values])
         else:
-            self.qkv = Linear(config.d_model, 2 * key_width + value_width, bias=bias)
-        self.out = Linear(value_width, config.d_model, bias=bias)
+            self.qkv = Linear(width, 2 * keys + values, bias=bias, projections=[keys, keys, values])
+        self.out = Linear(values, width, bias=bias)
 
-    @property
-    def projections(self) -> list[tuple[Linear, list[int]]]:
-        """Each matrix, with the widths of the projections that it holds one below the other."""
-        keys, values = self.shape.heads * self.shape.d_k, self.shape.heads * self.shape.d_v
-        own = [(self.q, [keys]), (self.kv, [keys, values])] if self.over_memory else [(self.qkv, [keys, keys, values])]
-        return [*own, (self.out, [self.out.out_features])]
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        """``(rows, d_model)`` to the same shape, see :data:`Attend`."""
+        queries = self.q(x) if self.over_memory else self.qkv(x)
+        return self.out(attend(self, queries))
 
-    def reset_parameters(self) -> None:
-        """Glorot uniform for each projection separately, not for the matrix that holds several; biases 0."""
-        for linear, widths in self.projections:
-            for weight in torch.split(linear.weight, widths):
-                nn.init.xavier_uniform_(weight)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
-
-    def forward(
-        self, x: Tensor, packing: Packing, memory: Tensor | None = None, memory_packing: Packing | None = None
-    ) -> Tensor:
-        """Attend within each sentence.
+    def multiply_adds(self, queries: int, keys: int, pairs: int) -> int:
+        """Multiplications of its products.
 
         Args:
-            x: ``(packing.rows, d_model)``.
-            packing: The sentences of ``x``.
-            memory: ``(memory_packing.rows, d_model)`` for attention over the memory, else None.
-            memory_packing: The sentences of ``memory``, as many as in ``x``.
-
-        Returns:
-            ``(packing.rows, d_model)``.
+            queries: Tokens that attend.
+            keys: Tokens that they attend to.
+            pairs: Pairs of a query and a key that it sees.
         """
-        p = self.dropout if self.training else 0.0
+        products = pairs * self.shape.heads * (self.shape.d_k + self.shape.d_v) + queries * self.out.weight.numel()
         if self.over_memory:
-            assert memory is not None
-            assert memory_packing is not None
-            queries, keys_values, key_packing = self.q(x), self.kv(memory), memory_packing
-        else:
-            queries, keys_values, key_packing = self.qkv(x), None, packing
+            return products + queries * self.q.weight.numel() + keys * self.kv.weight.numel()
+        return products + queries * self.qkv.weight.numel()
+
+    def record(self, queries: Tensor, keys_values: Tensor | None) -> None:
+        """Add to what :meth:`recording` collects."""
         if self._recorded is not None:
             self._recorded.append((queries,) if keys_values is None else (queries, keys_values))
-        return self.out(ops.attention(queries, keys_values, packing, key_packing, self.shape, p, self.backend))
 
     @contextmanager
     def recording(self) -> Iterator[list[tuple[Tensor, ...]]]:
@@ -374,15 +355,13 @@ class FeedForward(TensorModule):
         self.outer = Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.activation_dropout)
 
-    def reset_parameters(self) -> None:
-        """Glorot uniform; biases 0."""
-        for linear in (self.inner, self.outer):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
-
     def forward(self, x: Tensor) -> Tensor:
         """``(rows, d_model)`` to the same shape."""
         return self.outer(self.dropout(self.inner(x)))
+
+    def multiply_adds(self, tokens: int) -> int:
+        """Multiplications of its products for so many tokens."""
+        return tokens * (self.inner.weight.numel() + self.outer.weight.numel())
 
 
 class Linear(TensorModule, nn.Linear):
@@ -393,17 +372,33 @@ class Linear(TensorModule, nn.Linear):
         out_features: Width of the output.
         bias: Whether to add ``b``.
         activation: The activation; None: none.
+        projections: The rows of each matrix, if ``W`` is several that read the same input, one below the other.
 
     Attributes:
+        projections: The rows of each matrix in ``W``.
         int8_weights: Whether it computes with the values of ``W`` in an int8 export.
     """
 
     def __init__(
-        self, in_features: int, out_features: int, *, bias: bool = True, activation: Activation | None = None
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        activation: Activation | None = None,
+        projections: Sequence[int] = (),
     ) -> None:
         super().__init__(in_features, out_features, bias=bias)
         self.activation = activation
+        self.projections = list(projections) or [out_features]
         self.int8_weights = False
+
+    def reset_projections(self) -> None:
+        """Glorot uniform for each projection separately, not for the matrix that holds several; biases 0."""
+        for weight in torch.split(self.weight, self.projections):
+            nn.init.xavier_uniform_(weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(rows, in_features)`` to ``(rows, out_features)``."""
@@ -422,13 +417,16 @@ class PositionedEmbedding(TensorModule):
     Args:
         config: The architecture.
         from_zeros: Whether zeros take the place of the embedding of the begin of a sentence.
+
+    Attributes:
+        max_len: Maximum tokens of a sentence; None: any number.
     """
 
     def __init__(self, config: ModelConfig, *, from_zeros: bool = False) -> None:
         super().__init__()
         self.from_zeros = from_zeros
         self.scale = math.sqrt(config.d_model)
-        self.max_positions = config.max_positions
+        self.max_len = config.max_positions if config.positions == "learned" else None
         self.dropout = Dropout(config.dropout)
         self.kind = config.positions
         self.positions = nn.Embedding(config.max_positions, config.d_model) if config.positions == "learned" else None
@@ -464,8 +462,8 @@ class PositionedEmbedding(TensorModule):
             table = sinusoidal_table(rows, weight.shape[1], embedded.dtype, embedded.device, self.kind)
             embedded = embedded + table[positions]
         else:
-            if max_len > self.max_positions:
-                raise ValueError(f"a sentence has {max_len} tokens, model.max_positions is {self.max_positions}")
+            if max_len > self.positions.num_embeddings:
+                raise ValueError(f"a sentence has {max_len} tokens, model.max_positions is {self.max_len}")
             embedded = embedded + self.positions(positions)
         return self.dropout(embedded if dtype is None else embedded.to(dtype))
 

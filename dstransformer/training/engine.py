@@ -20,6 +20,7 @@ from dstransformer.data.plan import deal
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.model import DTYPES, Transformer
 from dstransformer.model.loss import LossSums
+from dstransformer.model.objective import Objective, recompute, zero_residual_branches
 from dstransformer.model.ops import RoundedWeights
 from dstransformer.training.checkpoints.format import EngineState, Snapshot
 from dstransformer.training.checkpoints.shards import EMA, WEIGHT, ShardReader
@@ -115,7 +116,7 @@ class Engine:
         if initial is not None:
             with world.collective_errors():
                 initial(model)
-        model.to(world.device)
+        self._objective = self._build_objective(model).to(world.device)
         freeze(model, config.training.freeze)
         # A CPU without instructions for half precision takes forty times as long in it as in fp32.
         precision = dtype if world.device.type == "cuda" else torch.float32
@@ -125,13 +126,13 @@ class Engine:
         )
         with rejections():
             self._engine, self._optimizer, _, _ = deepspeed.initialize(
-                model=model,
+                model=self._objective,
                 optimizer=optimizer,
                 lr_scheduler=self._build_scheduler,
                 config={**ds_config, **_FP32},
                 dist_init_required=False,
             )
-        self._partition = Partition(self._engine, self._stage, world, by_muon=self._muon.names if self._muon else ())
+        self._partition = Partition(self._engine, model, world, by_muon=self._muon.names if self._muon else ())
         if self._muon is not None:
             self._muon.connect(dict(self._partition.places()), world)
         self._rounded_weights = self._build_rounded_weights(dtype)
@@ -148,18 +149,20 @@ class Engine:
         model = Transformer(
             config.model,
             vocab_size,
-            config.loss.label_smoothing,
             config.training.attention_backend,
-            r_drop=config.loss.r_drop,
-            guided_alignment=config.loss.guided_alignment,
             src_vocab_size=src_vocab_size,
             dtype=None if dtype == torch.float32 else dtype,
-            recompute=config.training.activation_checkpointing,
             int8_weights=config.training.int8_weights,
         )
         if config.training.zero_init_residual:
-            model.zero_residual_branches()
+            zero_residual_branches(model)
+        if config.training.activation_checkpointing:
+            model.call_layer = recompute
         return model
+
+    def _build_objective(self, model: Transformer) -> Objective:
+        loss = self._config.loss
+        return Objective(model, loss.label_smoothing, loss.r_drop, loss.guided_alignment)
 
     def _build_rounded_weights(self, dtype: torch.dtype) -> Callable[[], AbstractContextManager[None]]:
         """Within what it returns the model finds its weights rounded. At stage 3 they are rounded to be gathered.
@@ -234,11 +237,13 @@ class Engine:
         device = self._world.device
         buffers = self._build_buffers()
         with torch.random.fork_rng([device] if device.type == "cuda" else []), self._rounded_weights():
-            model = self._build_model(self._dtype).to(device) if self._stage == 3 else self._engine.module
-            weights = [weight for weight in model.parameters() if weight.requires_grad]
+            objective = self._objective
+            if self._stage == 3:
+                objective = self._build_objective(self._build_model(self._dtype)).to(device)
+            weights = [weight for weight in objective.parameters() if weight.requires_grad]
             gradients: tuple[Tensor, ...] = ()
             for batch in batches:  # the gradients of the one before are still there, as in an update
-                sums = model.forward(*batch.to(device))
+                sums = objective.forward(*batch.to(device))
                 gradients = torch.autograd.grad(sums.loss, weights, allow_unused=True)
             del gradients
         del buffers

@@ -50,6 +50,7 @@ class TrainingMetrics:
         self._world = world
         self._device_use = device_use
         self._skipped = 0
+        self._terms: list[str] = []
         self._began = self._last = time.monotonic()
         self._clear()
 
@@ -70,7 +71,8 @@ class TrainingMetrics:
         If its loss is not finite on some rank (``nonfinite``), the means leave it out.
         """
         if not nonfinite:
-            self._losses.append(torch.stack([one for one in result.losses if one is not None]))
+            self._losses.append(torch.stack([result.losses.loss, *result.losses.terms.values()]))
+            self._terms = list(result.losses.terms)
             self._loss_tokens += update.tgt_tokens
         self._updates += 1
         self._src_tokens += update.src_tokens
@@ -83,16 +85,17 @@ class TrainingMetrics:
 
         Loss and perplexity are NaN if the loss of no update was finite.
         """
-        sums = [math.nan, math.nan]  # training loss, negative log-likelihood and, with guided alignment, its part
+        loss, terms = math.nan, {"nll": math.nan}
         if self._losses:
             sums = self._world.all_reduce(torch.stack(self._losses).double().sum(dim=0).cpu()).tolist()
-        loss, nll, *alignment = (one / max(1, self._loss_tokens) for one in sums)
+            loss, *means = (one / self._loss_tokens for one in sums)
+            terms = dict(zip(self._terms, means, strict=True))
         seconds = time.monotonic() - self._began
         skipped = engine.skipped
         record = {
             "loss": loss,
-            "perplexity": math.exp(min(nll, 700.0)),
-            **({"alignment_loss": alignment[0]} if alignment else {}),
+            "perplexity": math.exp(min(terms.pop("nll"), 700.0)),
+            **{f"{name}_loss": mean for name, mean in terms.items()},
             "lr": self._learning_rate,
             "grad_norm": engine.grad_norm,
             "loss_scale": engine.loss_scale,
@@ -111,6 +114,7 @@ class TrainingMetrics:
     def _clear(self) -> None:
         self._device_use.clear()
         self._losses: list[torch.Tensor] = []
+        self._terms = []
         self._loss_tokens = 0
         self._updates = 0
         self._src_tokens = 0

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dstransformer.config.schema import OptimizerConfig
 from dstransformer.distributed.world import World
-from dstransformer.model.transformer import FeedForward, MultiHeadAttention
+from dstransformer.model.transformer import Linear
 from dstransformer.training.checkpoints.shards import MOMENTUM
 from dstransformer.training.partition import Place
 
@@ -88,21 +88,14 @@ def hidden_matrices(model: nn.Module) -> list[Matrix]:
 
     Embeddings, the matrix before the softmax, norms and biases are not among them.
     """
-    found = []
-    for prefix, module in model.named_modules():
-        if isinstance(module, MultiHeadAttention):
-            linears = module.projections
-        elif isinstance(module, FeedForward):
-            linears = [(linear, [linear.out_features]) for linear in (module.inner, module.outer)]
-        else:
-            continue
-        names = {id(linear): f"{prefix}.{name}.weight" for name, linear in module.named_children()}
-        for linear, widths in linears:
-            start, columns = 0, linear.in_features
-            for rows in widths:
-                found.append(Matrix(names[id(linear)], start, rows, columns))
+    matrices = []
+    for name, module in model.named_modules():
+        if isinstance(module, Linear):
+            start, columns = 0, module.in_features
+            for rows in module.projections:
+                matrices.append(Matrix(f"{name}.weight", start, rows, columns))
                 start += rows * columns
-    return found
+    return matrices
 
 
 class Piece(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dstransformer.distributed.world import World
 from dstransformer.training.checkpoints.shards import ADAM_MOMENTS, EMA, MUON_MOMENTS, WEIGHT, Shard, ShardReader
@@ -20,16 +20,16 @@ class Partition:
 
     Args:
         engine: DeepSpeed's engine.
-        stage: Its ZeRO stage.
+        model: The model, whose names the weights have in checkpoints; DeepSpeed's module may be larger.
         world: The process group.
         by_muon: The names of the parameters that Muon updates; Adam updates the others.
     """
 
-    def __init__(self, engine: Any, stage: int, world: World, by_muon: Collection[str] = ()) -> None:
-        self._module = engine.module
+    def __init__(self, engine: Any, model: nn.Module, world: World, by_muon: Collection[str] = ()) -> None:
+        self._module = model
+        self._stage = stage = int(engine.zero_optimization_stage())
         self._zero = engine.optimizer if stage else None
         self._optimizer: torch.optim.Optimizer = engine.optimizer.optimizer if stage else engine.optimizer
-        self._stage = stage
         self._world = world
         self._moments = {
             name: MUON_MOMENTS if name in by_muon else ADAM_MOMENTS for name, _ in self._module.named_parameters()
@@ -128,7 +128,7 @@ class Partition:
         persistent = zero.persistent_parameters  # small ones, whole on every rank
         if persistent:
             persistent[0].partition(persistent)
-        parameters = dict(self._module.named_parameters())
+        parameters: dict[str, Any] = dict(self._module.named_parameters())
         for shard in self.shards():
             master = shard.tensors[WEIGHT]
             parameters[shard.name].ds_tensor.data[: len(master)].copy_(master)

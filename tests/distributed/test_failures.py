@@ -89,14 +89,3 @@ class TestPeers:
             assert second.returncode == 2, second.stderr
             assert_one_error(second, f"another process is training in {run} (process {first.pid} on")
             assert first.poll() is None
-
-
-class TestDivergence:
-    def test_fp16_gives_up_at_the_smallest_loss_scale(self, toy_corpus: Path, tmp_path: Path) -> None:
-        half = tmp_path / "half.json"
-        half.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 3, "hysteresis": 1}}))
-        overrides = ("schedule.scale=1e30", "training.skip_budget=1", "checkpoint.every_updates=0")
-        arguments = train_arguments(toy_corpus, tmp_path / "run", *overrides, ds=("zero2", str(half)))
-        done = run_dst_ranks(2, *arguments)
-        assert done.returncode == 1, done.stderr
-        assert_one_error(done, "updates in a row, up to", "are NaN or infinite, and the loss scale cannot fall")

@@ -52,16 +52,6 @@ def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory, *, extended
     return out
 
 
-def test_every_layout_is_a_source_and_a_target() -> None:
-    for same in (True, False):
-        chosen = [source_of(target, same_precision=same) for target in ALL]
-        assert sorted(chosen) == sorted(ALL)
-        for target, source in zip(ALL, chosen, strict=True):
-            assert target.ranks != source.ranks
-            assert target.stage != source.stage
-            assert (target.precision == source.precision) == same
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", combinations(UNCHANGED, first_tier={(one,) for one in FIRST_UNCHANGED}), ids=str)
 def test_the_same_layout_goes_on_bit_for_bit(runs: Path, layout: Layout) -> None:

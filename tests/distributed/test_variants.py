@@ -15,6 +15,7 @@ from dstransformer.config import load_config
 from dstransformer.data import Corpus
 from dstransformer.data.packing import build_batch
 from dstransformer.model import Transformer
+from dstransformer.model.objective import Objective
 from dstransformer.model.ops import int8_values
 
 pytestmark = pytest.mark.slow
@@ -125,10 +126,10 @@ def validations(run: Path) -> list[float]:
 def validation_loss(weights: dict[str, torch.Tensor], corpus_path: Path) -> float:
     corpus, config = Corpus.open(corpus_path), load_config("toy", [*TINY, *OF_EIGHT_BITS])
     split = corpus.split("validation")
-    model = Transformer(config.model, corpus.tokenizer.vocab_size, config.loss.label_smoothing).eval()
+    model = Transformer(config.model, corpus.tokenizer.vocab_size).eval()
     model.load_state_dict(weights)
     batch = build_batch(split, np.arange(len(split)))
-    return float(model(*batch).loss) / batch.tgt_out.numel()
+    return float(Objective(model, config.loss.label_smoothing)(*batch).loss) / batch.tgt_out.numel()
 
 
 def test_a_resumed_run_with_partitions_on_nodes_equals_an_uninterrupted_one(runs: Path) -> None:

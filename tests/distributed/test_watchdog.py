@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.processes.forks import Fork, environment
-from support.processes.launching import forked, free_port, launcher, run_command, wait_until
+from support.processes.launching import forked, free_port, run_command, wait_until
 from support.processes.ranks import finish_all, srun
 from support.services.mlflow_runs import send_rest, tracked_run
 from support.training.runs import TINY, latest_state, losses
@@ -121,19 +121,6 @@ def test_a_rank_that_hangs_is_named_and_the_run_has_failed(toy_corpus: Path, tmp
     assert {entry["timeout_ms"] for entry in traced["entries"]} == {600_000}, "also of the groups of DeepSpeed"
     send_rest(run)
     assert tracked_run(run)[1].info.status == "FAILED"
-
-
-@pytest.mark.slow
-@pytest.mark.extended
-def test_a_launcher_that_ends_the_other_ranks_does_not_hide_the_line(toy_corpus: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    variables = environment(fault("update", [1], "SIGKILL", 5))
-    done = run_command([*launcher(2, PROGRAM), *train_arguments(toy_corpus, run)], env=variables)
-    assert done.returncode != 0
-    lines = [line for line in done.stderr.splitlines() if line.startswith("dst: error:")]
-    assert len(lines) == 1, done.stderr
-    assert re.search(r"rank 1 on \S+ has died", lines[0])
-    assert "started by deepspeed" in (run / "logs" / "rank-00000.log").read_text()
 
 
 @pytest.mark.slow

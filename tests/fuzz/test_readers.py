@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import zstandard
+from dstransformer.tracking.plot import read_runs
 from safetensors.torch import load_file
 from support.faults.fuzzing import Target, fuzz, inputs_for_each
 from support.services.serving import save_small_bundle
@@ -55,7 +56,6 @@ from dstransformer.tracking.metrics_log import first_time, last_time, read_recor
 from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import Outbox
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
-from dstransformer.tracking.plot import read_runs
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.training.checkpoints.listing import describe_checkpoints, list_checkpoints
 from dstransformer.training.checkpoints.shards import ADAM_MOMENTS, WEIGHT, ShardReader
@@ -300,7 +300,7 @@ def read_kind(folder: Path) -> None:
 
 def make_ct2(folder: Path) -> None:
     bundle = open_bundle(save_small_bundle(folder.parent / "exported"))
-    write_ct2(bundle, bundle.load_weights(), folder / "model", "float32")
+    write_ct2(bundle, folder / "model", "float32")
 
 
 HYPOTHESIS = {"line": 1, "source": "a", "text": "b", "log_probability": -1.5, "tokens": 2, "reverse_log_probability": 0}

@@ -19,6 +19,7 @@ from dstransformer.config import load_config
 from dstransformer.data.packing import Packing
 from dstransformer.decoding import beam_search
 from dstransformer.model import Ensemble, Transformer, open_bundle, ops
+from dstransformer.model.objective import Objective
 from dstransformer.model.ops import Backend
 
 pytestmark = [
@@ -37,14 +38,14 @@ def cuda_pairs() -> Pairs:
 
 def build_model(backend: Backend, **changes: float) -> Transformer:
     torch.manual_seed(1)
-    return Transformer(tiny_config(**changes), VOCAB, 0.1, backend).cuda()
+    return Transformer(tiny_config(**changes), VOCAB, backend).cuda()
 
 
 def gradients(model: Transformer, pairs: Pairs) -> tuple[float, dict[str, torch.Tensor]]:
     """The loss per target token of a packed batch, and the gradient of every weight in fp32, by name."""
     src, src_packing = pack([src for src, _ in pairs])
     tgt, tgt_packing = pack([tgt for _, tgt in pairs])
-    sums = model(src, src_packing, tgt, tgt.roll(-1), tgt_packing)
+    sums = Objective(model, 0.1)(src, src_packing, tgt, tgt.roll(-1), tgt_packing)
     (sums.loss / len(tgt)).backward()
     found = {name: weight.grad.float() for name, weight in model.named_parameters() if weight.grad is not None}
     return float(sums.loss) / len(tgt), found

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.cli import commands as dst_prep
-from dstransformer.cli import program
 from dstransformer.io.products import Kind, write_marker
 
 SHELLS = ("bash", "zsh", "fish")
@@ -130,11 +128,3 @@ def test_zsh_completes_what_is_known(line: str, expected: str, scripts: Path, pl
     need("zsh")
     completed = typed_in_zsh(scripts / f"{line.partition(' ')[0]}.zsh", line)
     assert completed.split()[-1].rstrip("/") == expected
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_a_script_names_every_command(shell: str, scripts: Path) -> None:
-    for name, parser in (("dst", program.build_parser()), ("dst-prep", dst_prep.build_parser())):
-        script = (scripts / f"{name}.{shell}").read_text()
-        assert parser.commands is not None
-        assert all(command in script for command in parser.commands.choices)

@@ -62,10 +62,3 @@ def test_the_curves_are_those_of_the_metrics_also_after_resuming(toy_corpus: Pat
     assert logged == {line["step"]: pytest.approx(line["loss"]) for line in train}
     assert len({file.stem.rpartition("-")[2] for file in files}) == 1
     assert len(files) == 2
-
-
-def test_another_name_is_refused(toy_corpus: Path, tmp_path: Path) -> None:
-    done = run_dst(*plain_options(toy_corpus, tmp_path / "run"), "tracking.also=[what]")
-    assert done.returncode == 2
-    assert "tracking.also" in done.stderr
-    assert not (tmp_path / "run").exists()

@@ -70,13 +70,6 @@ class TestStart:
         assert "warning: training.max_updates = 600,000 is " in printed
         assert list(tmp_path.iterdir()) == []
 
-    def test_presets_and_ds_config(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["presets"]) == 0
-        listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
-        assert {"base", "big", "toy", "multi30k"} <= listed
-        assert main(["ds-config", "big", "--ds", "zero3", "fp16", "--world-size", "8"]) == 0
-        assert json.loads(capsys.readouterr().out)["zero_optimization"]["stage"] == 3
-
     @pytest.mark.parametrize("variables", [{"RANK": "3"}, {"SLURM_PROCID": "3"}, {"RANK": "1", "WORLD_SIZE": "2"}])
     def test_other_commands_ignore_launcher_variables(
         self, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -159,23 +152,6 @@ class TestResult:
         assert report["bundle"] == str(plain_run / "bundle")
         assert (report["beam_size"], report["length_penalty"], report["max_extra_tokens"]) == (2, 0.6, 5)
         assert (report["precision"], report["device"]) == ("fp32", "cpu")
-
-
-class TestAverage:
-    def test_last_averages_the_newest_checkpoints(
-        self, plain_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        out = tmp_path / "bundle"
-        assert main(["average", str(plain_run), "--last", "3", "--out", str(out)]) == 0
-        assert capsys.readouterr().out == f"{out}: the average of steps 6, 9, 12\n"
-        assert provenance_of(out)["averaged_steps"] == [6, 9, 12]
-        if provenance_of(plain_run / "bundle")["final"]["chosen"] == "average":
-            ours, theirs = (path / "model.safetensors" for path in (out, plain_run / "bundle"))
-            assert ours.read_bytes() == theirs.read_bytes()
-        again = ["average", str(plain_run), "--last", "4", "--include-warmup", "--out", str(out)]
-        assert "--overwrite" in refuses(capsys, main(again))
-        assert main([*again, "--overwrite"]) == 0
-        assert capsys.readouterr().out == f"{out}: the average of steps 3, 6, 9, 12\n"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -84,25 +85,25 @@ def test_a_store_that_is_down_keeps_the_scores(plain_copy: Path, texts: list[str
 @pytest.mark.slow
 def test_a_finished_run_is_evaluated_once(plain_copy: Path, texts: list[str]) -> None:
     run = plain_copy
+    for step in (3, 9):
+        shutil.rmtree(run / "checkpoints" / f"step-{step:08}")
     done = run_dst("evaluate", "--follow", str(run), *texts)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [
-        "step-00000003", "step-00000006", "step-00000009", "step-00000012", "bundle",
-    ]  # fmt: skip
+    assert [line.split()[0] for line in lines] == ["step-00000006", "step-00000012", "bundle"]
     assert " held  BLEU " in lines[0]
     found = results(run)
-    assert [record["step"] for record in found] == [3, 6, 9, 12, 12]
+    assert [record["step"] for record in found] == [6, 12, 12]
     assert {record["device"] for record in found} == {"cpu"}
     alone = run_dst("evaluate", str(run / "checkpoints" / "step-00000006"), *texts, "--json")
-    assert found[1]["metrics"] == pytest.approx(json.loads(alone.stdout)["metrics"])
+    assert found[0]["metrics"] == pytest.approx(json.loads(alone.stdout)["metrics"])
 
     done = run_dst("evaluate", "--follow", str(run), *texts)
     assert (done.returncode, done.stdout) == (0, "")
     done = run_dst("evaluate", "--follow", str(run), "--json")  # on the validation set of the run
     assert done.returncode == 0, done.stderr
     assert {json.loads(line)["test_set"]["name"] for line in done.stdout.splitlines()} == {"validation"}
-    assert len(results(run)) == 10
+    assert len(results(run)) == 6
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ def test_runs_open_after_the_schema_gains_keys(stored: Path, tmp_path: Path) -> 
     for command in (resume(stored), ["translate", str(stored / "run"), str(text)]):
         done = run_command([sys.executable, "-m", "dstransformer", *command], env=environment, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-    with pytest.raises(ConfigError, match=r"the key 'model\.rotary', which this version does not know"):
+    with pytest.raises(ConfigError, match=r"'model\.rotary'"):
         open_bundle(stored / "run")
 
 
@@ -142,7 +142,7 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path, place: str, read: Cal
     shutil.copytree(STORED / place, folder)
     marker = json.loads((folder / "dst.json").read_text())
     (folder / "dst.json").write_text(json.dumps(marker | {"format": 99}))
-    with pytest.raises(NewerFormatError, match=rf"{folder}/dst\.json has format version 99"):
+    with pytest.raises(NewerFormatError, match=rf"{folder}/dst\.json .*99"):
         read(folder)
 
 

@@ -81,7 +81,7 @@ def test_a_copy_killed_at_any_moment_leaves_a_checkpoint_to_go_on_from(
         shutil.move(folder, kept / folder.name)
     shutil.rmtree(newest[0])  # as a run keeps the newest few
     moments = []
-    for moment in range(0, 100, 4):
+    for moment in range(0, 100, 8):
         address = f"{ADDRESS}-{moment}"
         s3.copy(ADDRESS.removeprefix("s3://"), address.removeprefix("s3://"), recursive=True)
         with forked([str(tmp_path / "copy.py"), address, str(plain_copy), str(moment)]) as process:
@@ -94,7 +94,7 @@ def test_a_copy_killed_at_any_moment_leaves_a_checkpoint_to_go_on_from(
             break
         assert process.returncode == -signal.SIGKILL, errors
         moments.append(found.path.name)
-    assert len(moments) >= 5
+    assert len(moments) >= 3
     assert moments == sorted(moments)
     assert found.path.name == newest[-1].name
     names = [folder.name for folder in newest[1:]]

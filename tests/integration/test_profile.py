@@ -23,10 +23,3 @@ def test_a_profile_holds_the_updates_and_changes_nothing(toy_corpus: Path, plain
     assert "Self CPU" in table
     assert table.splitlines()[0] in done.stderr
     assert losses(run) == losses(plain_run)
-
-
-def test_too_many_updates_are_refused(toy_corpus: Path, tmp_path: Path) -> None:
-    done = run_dst(*plain_options(toy_corpus, tmp_path / "run"), "--profile", "1000")
-    assert done.returncode == 2
-    assert done.stderr.startswith("dst: error: profile is 1000: trace 1 to 100 updates")
-    assert not (tmp_path / "run").exists()

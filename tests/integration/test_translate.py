@@ -35,20 +35,6 @@ def translated(text: Path, *options: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [
-    (),
-    pytest.param(("--sample", "--top-k", "5", "--format", "pairs", "--tag", "<BT>"), marks=pytest.mark.extended),
-])  # fmt: skip
-def test_two_processes_write_what_one_writes(text: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    """For other options, test_parts does the same in one process."""
-    out = tmp_path / "out"
-    done = run_dst_ranks(2, "translate", str(BUNDLE), str(text), "--output", str(out), *options)
-    assert done.returncode == 0, done.stderr
-    assert out.read_text() == translated(text, *options)
-    assert not Path(f"{out}.parts").exists()
-
-
-@pytest.mark.slow
 def test_after_a_kill_the_same_command_goes_on(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     parts = Path(f"{out}.parts")

@@ -40,8 +40,8 @@ from dstransformer.training.checkpoints.integrity import MANIFEST, check_manifes
 _AGAIN = "run the same command again: it resumes from the newest checkpoint, or starts over if there is none"
 
 _MEMORY = (
-    "use more processes, or --ds zero2 or zero3 with offload_optimizer, or training.activation_checkpointing=true; "
-    "`dst train … --dry-run` estimates the memory"
+    "let batch.micro_batches=auto find how few parts fit, use more processes, or --ds zero2 or zero3 with "
+    "offload_optimizer, or training.activation_checkpointing=true"
 )
 
 #: What to do, by the cause. Errors of this package say it themselves.

@@ -84,7 +84,7 @@ class Table1(Command, examples=("dst table1 --length 64 --width 512",)):
 
     length: int = option("length of the sequence (512)", "n", default=512)
     width: int = option("width of a position (512)", "d", default=512)
-    neighbourhood: int = option("window of restricted self-attention (32)", "r", default=32)
+    neighbourhood: int | None = option("window of restricted self-attention (32, or the length if it is less)", "r")
     kernel: int = option("width of the convolution's kernel (3)", "k", default=3)
     device: str | None = option("cpu, cuda, cuda:1 ... (a GPU if there is one)")
 
@@ -96,7 +96,7 @@ def run_table1(options: Table1) -> CommandResult:
     from dstransformer.extras.paper.table1 import LAYER_TYPES, Size, build_table1, check_size
     from dstransformer.io.progress import reporting
 
-    size = Size(options.length, options.width, options.kernel, options.neighbourhood)
+    size = Size(options.length, options.width, options.kernel, options.neighbourhood or min(32, options.length))
     device = choose_device(options.device)
     check_size(size, device)
     exit_on_sigterm()

@@ -48,7 +48,7 @@ def run(options: Plot) -> CommandResult:
         lines = [f"{schedule.name}: {schedule.describe()}" for schedule in schedules]
         figure = draw_schedules(schedules, options.updates)
     else:
-        from dstransformer.tracking.plot import draw_runs, read_runs
+        from dstransformer.extras.plots.curves import draw_runs, read_runs
 
         runs = read_runs(options.runs)
         lines = [f"{run.name}: update {max(curve.steps[-1] for curve in run.curves.values()):,}" for run in runs]

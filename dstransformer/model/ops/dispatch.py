@@ -36,9 +36,9 @@ COMPILED = ("cuda",)
 def compiled_on_cuda(function: Callable[P, R]) -> Callable[P, R]:
     """Let PyTorch compile a function of the reference for tensors on a CUDA device.
 
-    The number of rows is dynamic, so no new length compiles anew (but 0 and 1 row do); the widths are static, so the
-    compiler knows how rows are aligned. Elsewhere, inside a larger graph of the user's, and where the compiler cannot
-    run, the function itself runs.
+    The number of rows is dynamic, so no new length compiles anew (but 0 and 1 row do); the width of the first model in
+    a process is static, so the compiler knows how its rows are aligned. Elsewhere, inside a larger graph of the user's,
+    and where the compiler cannot run, the function itself runs.
 
     Args:
         function: Its first argument is a tensor; every matrix, and every vector of integers, has a row a token.
@@ -74,7 +74,7 @@ def compiled_on_cuda(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _warn_of_compiler(reason: str) -> None:
-    logger.warning("cannot compile for the GPU, so it is slower and draws other dropout masks: %s", reason)
+    logger.warning("no longer compiles for the GPU, so it is slower and draws other dropout masks: %s", reason)
 
 
 def compiler_name() -> str:

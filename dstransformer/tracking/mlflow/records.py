@@ -133,10 +133,9 @@ class Recorder:
         self._put_metrics(self._step, metrics)
 
     def finish(self, status: RunStatus) -> None:
-        """Record the end of the run, with its description and training curves."""
+        """Record the end of the run, with its description."""
         self._summary = replace(self._summary, status=status, step=self._step)
         self._put_description()
-        self._put("plot", file="plots/training.png", title=self._run.run_name or str(self._run_folder))
         self._put("finish", status=status, time=unix_ms())
 
     def _record_training(self, step: int, metrics: Mapping[str, float]) -> None:

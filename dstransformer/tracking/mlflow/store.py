@@ -22,7 +22,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
-from dstransformer.tracking.metrics_log import METRICS_NAME
 from dstransformer.tracking.mlflow.location import TrackingState, artifact_location, sqlite_path
 from dstransformer.tracking.mlflow.models import KEY_TAG, NOTE_TAG, RunModels, register
 from dstransformer.tracking.mlflow.outbox import Record, unix_ms
@@ -60,7 +59,6 @@ class MlflowStore:
             "dataset": self._dataset,
             "table": self._table,
             "register": self._register,
-            "plot": self._plot,
             "finish": self._finish,
             "crash": lambda record: self._mark_crashed(self.run_id, record["time"]),
             "evaluation": self._evaluation,
@@ -232,17 +230,6 @@ class MlflowStore:
     def _register(self, record: Record) -> None:
         model = self._models.bundle(record["key"])
         self.registered = register(self._client, model, record["name"])
-
-    def _plot(self, record: Record) -> None:
-        """Plot and upload the training curves. If plotting fails, log a warning."""
-        try:
-            from dstransformer.tracking.plot import draw_training
-
-            image = draw_training(self._run_folder / METRICS_NAME, record["title"])
-        except Exception as error:
-            logger.warning("cannot plot the training curves: %r", error)
-            return
-        self._upload(record["file"], image)
 
     def _evaluation(self, record: Record) -> None:
         """Log metrics of ``dst evaluate`` with model and dataset, and the whole result as an artifact."""

@@ -6,6 +6,6 @@ CUDA accelerator; one process stands for rank 0 of a group of any size.
 
 - ``device.cpp``: registers the device with PyTorch.
 - ``device``: builds and loads that, and stands in for ``torch.cuda`` and the process group.
-- ``record``: what an update asks of the device: operators, waits, memory.
+- ``record``: what an update asks of the device: operators and waits.
 - ``updates``: runs updates in a fresh process, and hands back their record.
 """

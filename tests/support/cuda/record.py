@@ -1,11 +1,10 @@
-"""What an update asks of the device: operators, waits, and memory."""
+"""What an update asks of the device: operators and waits."""
 
 from __future__ import annotations
 
 import traceback
-import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,6 @@ import dstransformer
 #: Where the code lies that may wait for the device.
 _DEEPSPEED = Path(find_spec("deepspeed").submodule_search_locations[0])  # type: ignore[index, union-attr]
 _PROJECT = Path(dstransformer.__file__).parent
-
-#: What the caching allocator rounds the size of a tensor up to.
-ALLOCATION_BYTES = 512
 
 #: Operators that start no kernel, beside those that return a view.
 _WITHOUT_KERNEL = {
@@ -41,8 +37,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operators: Calls of each operator, by its name and the precision of its result.
         namespaces: The namespaces of the operators, of those without a kernel too.
         waits: How often the host waited for the device, by reason and function.
-        live_bytes: Bytes of all storages on the device that are alive.
-        peak_bytes: The largest ``live_bytes`` since the last :meth:`clear`.
     """
 
     def __init__(self) -> None:
@@ -50,15 +44,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operators: Counter[tuple[str, str]] = Counter()
         self.namespaces: set[str] = set()
         self.waits: Counter[str] = Counter()
-        self.live_bytes = self.peak_bytes = 0
-        self._storages: dict[int, weakref.ref[Any]] = {}
 
     def clear(self) -> None:
-        """Forget all but what is alive."""
+        """Forget what was recorded."""
         self.operators.clear()
         self.namespaces.clear()
         self.waits.clear()
-        self.peak_bytes = self.live_bytes
 
     def wait(self, reason: str) -> None:
         """Count a wait of the host for the device, under the function that asked for it."""
@@ -82,14 +73,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = func(*args, **given)
         inputs = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
         outputs = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
-        on_device = [tensor for tensor in (*inputs, *outputs) if tensor.is_cuda]
-        if on_device:
+        if any(tensor.is_cuda for tensor in (*inputs, *outputs)):
             self._count_copy(name, args, given, inputs, outputs)
             if name not in _WITHOUT_KERNEL and not _is_view(func):
                 first = outputs[0] if outputs else inputs[0]
                 self.operators[name, str(first.dtype).removeprefix("torch.")] += 1
-            for tensor in on_device:
-                self._track(tensor)
         return found
 
     def _read(self, tensor: Tensor) -> bool | float | int:
@@ -111,27 +99,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_async = args[2] if name == "copy_" and len(args) > 2 else given.get("non_blocking", False)
         if not is_async:
             self.wait("copy to the device" if target.is_cuda else "copy to the host")
-
-    def _track(self, tensor: Tensor) -> None:
-        """Follow the storage of a tensor until nothing refers to it."""
-        if not tensor.is_cuda:
-            return
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._storages and self._storages[key]() is not None:
-            return
-        size = -(-storage.nbytes() // ALLOCATION_BYTES) * ALLOCATION_BYTES
-        self._storages[key] = weakref.ref(storage, self._forget(key, size))
-        self.live_bytes += size
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-
-    def _forget(self, key: int, size: int) -> Callable[[Any], None]:
-        def forget(reference: Any) -> None:
-            self.live_bytes -= size
-            if self._storages.get(key) is reference:
-                del self._storages[key]
-
-        return forget
 
 
 def _caller() -> str:

@@ -57,14 +57,12 @@ class Recorded:
         operators: What ran.
         namespaces: The namespaces of all operators, those that start no kernel included.
         waits: How often the host waited for the device, by reason.
-        peak_bytes: The most bytes on the device during the update.
         src_tokens: Source tokens of each micro-batch of this rank.
     """
 
     operators: list[Operator]
     namespaces: list[str]
     waits: dict[str, int]
-    peak_bytes: int
     src_tokens: list[int]
 
     @property
@@ -150,7 +148,6 @@ def _run(layout: Layout, recorder: Any) -> Recorded:
         operators=[Operator(name, dtype, calls) for (name, dtype), calls in sorted(recorder.operators.items())],
         namespaces=sorted(recorder.namespaces),
         waits=dict(recorder.waits),
-        peak_bytes=recorder.peak_bytes,
         src_tokens=[batch.src_packing.tokens for batch in update.batches],
     )
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from dstransformer.config import Config, ModelConfig, load_config
 from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer
+from dstransformer.model.objective import Objective
 
 VOCAB = 40
 
@@ -53,15 +54,13 @@ def pack(sentences: list[Tensor]) -> tuple[Tensor, Packing]:
 
 def model_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Logits of every target position of the packed batch, ``(tgt_tokens, rows)``."""
-    src, src_packing = model.source(*pack([s for s, _ in pairs]))
     tgt, tgt_packing = pack([t for _, t in pairs])
-    hidden = model.decode(tgt, tgt_packing, model.encode(src, src_packing), src_packing)
+    hidden = model(*pack([s for s, _ in pairs]), tgt, tgt_packing)
     return model.logits(hidden[: tgt_packing.tokens])
 
 
-def model_loss(model: Transformer) -> Tensor:
-    """The loss of the pairs of :func:`draw_pairs`."""
+def model_loss(model: Transformer, r_drop: float = 0.0) -> Tensor:
+    """The loss of the pairs of :func:`draw_pairs`, with label smoothing."""
     src, src_packing = pack([src for src, _ in draw_pairs()])
     tgt, tgt_packing = pack([tgt for _, tgt in draw_pairs()])
-    loss: Tensor = model(src, src_packing, tgt, tgt.roll(-1), tgt_packing).loss
-    return loss
+    return Objective(model, 0.1, r_drop)(src, src_packing, tgt, tgt.roll(-1), tgt_packing).loss

@@ -161,12 +161,9 @@ def wait_until(
 
 
 def run_dst(
-    *arguments: str, ranks: int = 1, cwd: Path | None = None, extra: Mapping[str, str] | None = None
+    *arguments: str, cwd: Path | None = None, extra: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``dst`` in one forked process, or in several under the deepspeed launcher."""
-    if ranks > 1:
-        command = launcher(ranks, "--module", "dstransformer", *arguments)
-        return run_command(command, env=environment(extra), cwd=cwd)
+    """Run ``dst`` in a forked process."""
     with forked(["-m", "dstransformer", *arguments], environment(extra), cwd) as process:
         output, errors = finish(process)
         assert process.returncode is not None

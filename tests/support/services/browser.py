@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import itertools
 import json
@@ -76,10 +75,6 @@ class Tab:
     def type(self, text: str) -> None:
         """Type text where the focus is."""
         self._call("Input.insertText", text=text)
-
-    def screenshot(self) -> bytes:
-        """The window as PNG."""
-        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self._numbers)

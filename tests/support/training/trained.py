@@ -12,6 +12,7 @@ from dstransformer.data import Corpus
 from dstransformer.data.links import LinkReader
 from dstransformer.data.packing import build_batch
 from dstransformer.model import Transformer, save_bundle
+from dstransformer.model.objective import Objective
 from support.models.packed import load_tiny, overriding
 
 
@@ -42,13 +43,8 @@ def trained_bundle(
     split = opened.split("train")
     torch.manual_seed(1)
     tokenizer = opened.tokenizer
-    model = Transformer(
-        config.model,
-        tokenizer.vocab_size,
-        src_vocab_size=tokenizer.src.vocab_size,
-        label_smoothing=0.1,
-        guided_alignment=guided,
-    )
+    model = Transformer(config.model, tokenizer.vocab_size, src_vocab_size=tokenizer.src.vocab_size)
+    objective = Objective(model, label_smoothing=0.1, guided_alignment=guided)
     reader = LinkReader(split, tokenizer) if guided else None
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     order = np.random.default_rng(1)
@@ -61,7 +57,7 @@ def trained_bundle(
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * min(1.0, (update + 1) / 50, *([2 * (1 - update / updates)] if anneal else []))
         optimizer.zero_grad()
-        (model(*batch).loss / len(batch.tgt_out)).backward()
+        (objective(*batch).loss / len(batch.tgt_out)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     languages = {"src_lang": opened.manifest.src_lang, "tgt_lang": opened.manifest.tgt_lang}
     save_bundle(

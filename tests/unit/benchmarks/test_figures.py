@@ -17,7 +17,6 @@ from benchmarks.gpu.text import build_updates
 from benchmarks.gpu.training import update_flops
 from benchmarks.lib.bare import BareStepper
 from benchmarks.lib.intervals import format_mean, mean_interval
-from benchmarks.peers.drivers import harness
 from benchmarks.resilience.faults.comparing import compare_runs
 from benchmarks.resilience.faults.plan import Case as Campaign
 from benchmarks.resilience.faults.report import CaseResult, all_is_well
@@ -69,28 +68,6 @@ def test_counted_flops_match_those_computed(monkeypatch: pytest.MonkeyPatch) -> 
         stepper.step(updates[0])
     # Padding and the masked half of causal attention are computed, but do not count as work of the model.
     assert 0.75 < update_flops(config, SMOKE.vocabulary, updates) / counter.get_total_flops() <= 1.0
-
-
-@pytest.mark.parametrize(("each", "warm_up", "updates"), [
-    (0.5, 1 + 24, 10),  # after the first, 24 updates take 12 s
-    (20.0, harness.WARM_UP_UPDATES, harness.MIN_UPDATES),
-])  # fmt: skip
-def test_every_system_is_timed_after_its_warm_up(
-    each: float, warm_up: int, updates: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = itertools.count(1)
-    monkeypatch.setattr(harness.time, "perf_counter", lambda: each * next(now))
-    meter = harness.Meter(harness.Request("", "", 1, 8, 8, 1, "fp32", 100, 0.1, 0.1, 1e-3, 10, seconds=5.0))
-
-    def train() -> None:
-        while True:
-            meter.count(7, 11)
-            meter.end_update(lambda _: None)
-
-    with pytest.raises(harness.Complete):
-        train()
-    assert next(now) - 1 == warm_up + updates  # it looks at the clock once an update
-    assert meter.measurement == harness.Measurement(updates, 7 * updates, 11 * updates, each * updates)
 
 
 def save_run(folder: Path, cuts: tuple[int, ...] = (), weight: float = 1.0, loss: float = 2.0) -> Path:

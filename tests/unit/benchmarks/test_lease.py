@@ -110,10 +110,6 @@ def test_a_rehearsal_without_a_gpu_runs_every_part(script: str, tmp_path: Path) 
     assert len(list(out.iterdir())) <= 8
 
 
-def test_an_unknown_script_is_refused() -> None:
-    assert run("3")[0] == 2
-
-
 def test_a_trace_that_strays_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def write(name: str, losses: list[float]) -> None:
         lines = [json.dumps({"kind": "train", "loss": loss}) for loss in losses]

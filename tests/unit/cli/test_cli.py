@@ -45,10 +45,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("ds-config " + "x" * 9999, "unknown preset 'xxx"),
     ("ds-config toy --world-size " + "9" * 9999, "argument --world-size: invalid int value: '999"),
     ("evaluate nowhere --src a --ref b --beam-siz 2", "--beam-siz 2; see `dst evaluate --help`"),
-    ("translate nowhere --over", "unrecognized arguments: --over"),
     ("nonsense", "'nonsense'"),
     ("export onnx", "'onnx'"),
-    ("translate", "the following arguments are required: BUNDLE"),
     ("translate ", "argument BUNDLE: the name is empty: is a variable unset?"),
     ("translate nowhere --beam many", "argument --beam: invalid int value: 'many'; see `dst translate --help`"),
 ])  # fmt: skip

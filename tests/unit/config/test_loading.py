@@ -82,42 +82,6 @@ def test_the_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
     assert read_config(tmp_path / "config.yaml") == config
 
 
-@pytest.mark.parametrize(("preset", "overrides", "message"), [
-    ("bse", [], "unknown preset 'bse': did you mean 'base'"),
-    ("none.yaml", [], "preset file none.yaml does not exist"),
-    ("base", ["model.d_modl=3"], "no key 'model.d_modl'; did you mean 'model.d_model'"),
-    ("base", ["d_model=3"], "no key 'd_model'"),
-    ("base", ["model=3"], "'model' is a section"),
-    ("base", ["model.d_model"], "not of the form section.key=value"),
-    ("base", ["model.d_model=wide"], "model.d_model = 'wide': input should be a valid integer"),
-    ("base", ["model.d_model=513"], "model.d_model = 513: input should be a multiple of 2"),
-    ("base", ["model.dropout=1.0"], "model.dropout = 1.0: must be less than 1"),
-    ("base", ["model.dropout=.nan"], "model.dropout = nan"),
-    ("base", ["model.norm=middle"], "model.norm = 'middle': input should be 'post' or 'pre'"),
-    ("base", ["training.int8_weights=8"], "training.int8_weights = 8: input should be a valid boolean"),
-    ("base", ["checkpoint.keep_last=2"], "average_last 5 is more than keep_last 2"),
-])  # fmt: skip
-def test_invalid_values_are_named(preset: str, overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config(preset, overrides)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_an_unknown_key_of_a_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("extends: base\nmodel:\n  heads: 3\n")
-    with pytest.raises(ConfigError, match=r"unknown key 'model\.heads'"):
-        load_config(str(path))
-
-
-def test_a_preset_that_extends_itself_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"extends: {path}\n")
-    with pytest.raises(ConfigError, match="extends itself"):
-        load_config(str(path))
-
-
 def test_a_preset_file_extends_one_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "y").mkdir()
     (tmp_path / "y" / "a.yaml").write_text("extends: b.yaml\nmodel:\n  dropout: 0.2\n")
@@ -129,7 +93,7 @@ def test_a_preset_file_extends_one_beside_it(tmp_path: Path, monkeypatch: pytest
     config = load_config("y/a.yaml")
     assert (config.model.d_model, config.model.dropout) == (1024, 0.2)
     (tmp_path / "c.yaml").write_text("extends: ./y/a.yaml\n")
-    with pytest.raises(ConfigError, match=r"extends itself: y/a.yaml -> y/b.yaml -> y/../c.yaml -> y/../y/a.yaml$"):
+    with pytest.raises(ConfigError, match=r"y/a.yaml -> y/b.yaml -> y/../c.yaml -> y/../y/a.yaml$"):
         load_config("y/a.yaml")
 
 
@@ -151,16 +115,6 @@ def test_a_stored_configuration_with_an_unknown_key_is_refused(tmp_path: Path) -
     path.write_text(yaml.safe_dump(tree))
     with pytest.raises(ConfigError, match=r"'model\.experts'"):
         read_config(path)
-
-
-def test_a_preset_without_extends_is_refused_with_advice(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("model:\n  dropout: 0.2\n")
-    for overrides in ([], ["model.d_model=64"]):
-        with pytest.raises(ConfigError) as caught:
-            load_config(str(path), overrides)
-        assert "add the line `extends: base`" in str(caught.value)
-        assert len(str(caught.value)) < 250
 
 
 @pytest.mark.parametrize(("text", "value"), [
@@ -186,6 +140,7 @@ def test_a_date_is_read_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("content", "message"), [
     ("extends: base\nmodel:\n  dropout: 0.1\n  d_ff: 8\n  dropout: 0.2\n", "line 5, column 3: repeated key 'dropout'"),
     ("extends: base\nmodel: {dropout: 0.1}\nmodel: {d_ff: 8}\n", "line 3, column 1: repeated key 'model'"),
+    ("model:\n  dropout: 0.2\n", "add the line `extends: base`"),
     ("extends: base\nmodel: [\n", "line 3, column 1 is not valid YAML"),
     ("extends: base\nmodel: \x00\n", "is not valid YAML"),
     ("[" * 5000, "nested too deeply"),
@@ -217,6 +172,17 @@ def test_unusable_files_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize(("override", "message"), [
+    ("model.d_modl=3", "no key 'model.d_modl'; did you mean 'model.d_model'"),
+    ("d_model=3", "no key 'd_model'"),
+    ("model=3", "'model' is a section"),
+    ("model.d_model", "not of the form section.key=value"),
+    ("model.d_model=wide", "model.d_model = 'wide': input should be a valid integer"),
+    ("model.d_model=513", "model.d_model = 513: input should be a multiple of 2"),
+    ("model.dropout=1.0", "model.dropout = 1.0: must be less than 1"),
+    ("model.dropout=.nan", "model.dropout = nan"),
+    ("model.norm=middle", "model.norm = 'middle': input should be 'post' or 'pre'"),
+    ("training.int8_weights=8", "training.int8_weights = 8: input should be a valid boolean"),
+    ("checkpoint.keep_last=2", "average_last 5 is more than keep_last 2"),
     ("deepspeed=zero1", "name the DeepSpeed fragments with --ds, for example `--ds zero1 bf16`"),
     ("model.d_model.x=3", "'model.d_model' is a value and has no keys"),
     ("deepspeed.0=zero1", "'deepspeed' is a value and has no keys"),
@@ -242,6 +208,8 @@ def test_unusable_overrides_are_refused_in_one_line(override: str, message: str)
 @pytest.mark.parametrize(
     ("preset", "message"),
     [
+        ("bse", "unknown preset 'bse': did you mean 'base'"),
+        ("none.yaml", "preset file none.yaml does not exist"),
         ("", "the name of the preset is empty"),
         ("base.yaml", "leave out the ending for the preset 'base' of the package"),
         ("mine", r"ends in \.yaml; rename it to mine\.yaml"),

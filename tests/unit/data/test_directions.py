@@ -27,7 +27,7 @@ def test_of_several_tags_into_a_language_none_is_guessed() -> None:
 
 
 def test_an_unknown_language_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UserError, match=r"--to .ru.: the model translates into de, en; its tags are >>deu<<, >>eng<<$"):
+    with pytest.raises(UserError, match=r"--to .ru.: .*de, en; .*>>deu<<, >>eng<<$"):
         choose_direction([DE, EN], "ru")
     with pytest.raises(UserError, match="--to 'ru'"):
         choose_direction([PLAIN], "ru")

@@ -21,6 +21,7 @@ from dstransformer.errors import DataError
 from dstransformer.extras.rerank.reranking import iter_nbest, with_reverse_scores
 from dstransformer.model import Ensemble, Transformer
 from dstransformer.model.loss import CHUNK_LOGITS
+from dstransformer.model.objective import Objective
 
 PAIRS = [*zip(TEXT, reversed(TEXT), strict=True), ("a", ""), ("", "b"), ("", ""), ("x " * 40, "y")]
 
@@ -62,7 +63,7 @@ def test_the_score_is_the_models_likelihood(model: Transformer) -> None:
     encode = small_tokenizer().encode
     src, tgt = encode(TEXT), encode(list(reversed(TEXT)))
     with torch.no_grad():
-        nll = float(model(*pack_pairs(*join_sentences(src), *join_sentences(tgt))).nll)
+        nll = float(Objective(model)(*pack_pairs(*join_sentences(src), *join_sentences(tgt))).terms["nll"])
     scores = scorer(model).score_ids(src, tgt)
     assert -sum(score.log_probability for score in scores) == pytest.approx(nll, rel=1e-5)
 

@@ -19,6 +19,7 @@ from dstransformer.errors import ConfigError
 from dstransformer.extras.paper.attention import read_weights
 from dstransformer.extras.serving.loaded_model import word_attention
 from dstransformer.model import Transformer
+from dstransformer.model.objective import Objective
 
 PAIRS = draw_pairs(((5, 7), (2, 3), (9, 2)))
 
@@ -37,7 +38,7 @@ def test_search_and_scores_are_the_models(bundle: Path) -> None:
         assert one.log_probability == pytest.approx(score.log_probability, abs=1e-3)
     with torch.no_grad():
         pairs = pack_pairs(*join_sentences(src), *join_sentences([one.tokens for one in found]))
-        nll = float(translator.model(*pairs).nll)
+        nll = float(Objective(translator.model)(*pairs).terms["nll"])
     assert -sum(score.log_probability for score in scores) == pytest.approx(nll, rel=1e-5)
 
 
@@ -53,7 +54,7 @@ def test_training_does_not_read_it() -> None:
     tgt, tgt_packing = pack([tgt for _, tgt in PAIRS])
     sources = [src for src, _ in PAIRS]
     found, expected = (
-        one(*pack(src), tgt, tgt.roll(-1), tgt_packing).loss
+        Objective(one)(*pack(src), tgt, tgt.roll(-1), tgt_packing).loss
         for one, src in ((model, sources), (reads, [src[:-1] for src in sources]))
     )
     torch.testing.assert_close(found, expected)

@@ -25,7 +25,7 @@ def test_the_only_visible_gpu_is_taken_by_any_local_rank(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     processes = Processes(local_rank, local_rank, 8)
     if chosen is None:
-        with pytest.raises(UserError, match="has 4 GPUs, too few for local rank 4"):
+        with pytest.raises(UserError, match=r"4 GPUs.*local rank 4"):
             choose_device(processes, {})
     else:
         assert choose_device(processes, {}) == torch.device("cuda", chosen)

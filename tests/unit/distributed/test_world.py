@@ -33,20 +33,23 @@ def test_without_a_launcher_there_is_one_process(variables: dict[str, str]) -> N
     assert read_processes(variables) == Processes(0, 0, 1)
 
 
-@pytest.mark.parametrize("variables", [
-    {"WORLD_SIZE": "many"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "-1", "WORLD_SIZE": "2"},
-    {"SLURM_STEP_NUM_TASKS": "two"},
+@pytest.mark.parametrize(("variables", "named"), [
+    ({"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many'"),
+    ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0'"),
+    ({"LOCAL_RANK": "-1", "WORLD_SIZE": "2"}, "LOCAL_RANK is '-1'"),
+    ({"SLURM_STEP_NUM_TASKS": "two"}, "SLURM_STEP_NUM_TASKS is 'two'"),
+    ({"RANK": "x"}, "RANK is 'x'"),
+    ({"RANK": "3"}, "RANK=3 and WORLD_SIZE=1"),
+    ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 and WORLD_SIZE=2"),
+    ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 but no RANK"),
 ])  # fmt: skip
-def test_a_variable_that_is_not_a_number_is_refused_by_name(variables: dict[str, str]) -> None:
-    name, value = next(iter(variables.items()))
-    with pytest.raises(UserError, match=f"{name} is '{value}'"):
+def test_variables_that_are_no_number_or_contradict_each_other_are_named(variables: dict[str, str], named: str) -> None:
+    with pytest.raises(UserError, match=named):
         read_processes(variables)
 
 
-def test_world_size_without_rank_is_refused() -> None:
-    with pytest.raises(UserError, match="WORLD_SIZE=2 but no RANK"):
-        read_processes({"WORLD_SIZE": "2"})
-    assert read_processes({"WORLD_SIZE": "8"}, require_rank=False) == Processes(0, 0, 8), "a dry run plans for eight"
+def test_a_dry_run_plans_for_processes_that_do_not_exist() -> None:
+    assert read_processes({"WORLD_SIZE": "8"}, require_rank=False) == Processes(0, 0, 8)
 
 
 @pytest.mark.usefixtures("own_world")
@@ -96,7 +99,7 @@ def test_only_the_first_sentence_of_a_gloo_error_is_reported() -> None:
 def test_an_error_of_nccl_means_that_another_process_died() -> None:
     error = dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3770, remote process exited. Last error: none")
     with (
-        pytest.raises(PeerError, match=r"NCCL error in: .* remote process exited\)$"),
+        pytest.raises(PeerError, match="remote process exited"),
         peer_errors(),
     ):
         raise error
@@ -138,11 +141,6 @@ def own_world(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_a_rank_outside_the_world_is_refused() -> None:
-    with pytest.raises(UserError, match="RANK=2 and WORLD_SIZE=2"):
-        read_processes({"RANK": "2", "WORLD_SIZE": "2"})
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
 def test_a_process_has_as_many_threads_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -164,7 +162,8 @@ def test_a_process_has_as_many_threads_as_cores(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("name", "value", "sound"), [
     ("MASTER_PORT", "99999", False), ("MASTER_PORT", "abc", False), ("MASTER_PORT", "29500", True),
     ("OMP_NUM_THREADS", "banana", False), ("OMP_NUM_THREADS", "-3", False), ("OMP_NUM_THREADS", "0", False),
-    ("OMP_NUM_THREADS", "4,2", True),
+    ("OMP_NUM_THREADS", "4,2", True), ("DST_CPU_KERNELS", "off", False), ("DST_CPU_KERNELS", "0", True),
+    ("DST_CPU_KERNELS", "1", True), ("DST_CPU_KERNELS", "", True),
 ])  # fmt: skip
 def test_variables_that_libraries_read_are_checked_first(name: str, value: str, sound: bool) -> None:
     if sound:
@@ -172,10 +171,3 @@ def test_variables_that_libraries_read_are_checked_first(name: str, value: str, 
         return
     with pytest.raises(UserError, match=f"{name} is '{value}'"):
         check_environment({name: value})
-
-
-def test_the_switch_of_kernels_is_0_or_1() -> None:
-    for value in ("0", "1", ""):
-        check_environment({"DST_CPU_KERNELS": value})
-    with pytest.raises(UserError, match="DST_CPU_KERNELS is 'off': set it to 0"):
-        check_environment({"DST_CPU_KERNELS": "off"})

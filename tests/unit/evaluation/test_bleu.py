@@ -26,27 +26,6 @@ from dstransformer.evaluation.bleu import (
 REFERENCES = ["Zwei Männer sitzen vor einem Haus.", "Ein Hund läuft über die Wiese."]
 
 
-def test_a_perfect_translation_scores_a_hundred() -> None:
-    bleu, chrf = score(REFERENCES, REFERENCES)
-    assert bleu.value == pytest.approx(100.0)
-    assert chrf.value == pytest.approx(100.0)
-    assert compound_split_bleu(REFERENCES, REFERENCES, "de").value == pytest.approx(100.0)
-
-
-def test_bleu_is_papinenis_formula() -> None:
-    # Of six tokens, five unigrams, four bigrams, three trigrams and two four-grams are right; the lengths are equal.
-    value = score(["a b c d e x"], ["a b c d e f"])[0].value
-    assert value == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
-    # And with a brevity penalty.
-    value = score(["a b c d e"], ["a b c d e f"])[0].value
-    assert value == pytest.approx(100 * math.exp(1 - 6 / 5))
-
-
-def test_bleu_is_cased_and_tokenized_by_13a() -> None:
-    assert score(["ein hund läuft ."], ["Ein hund läuft ."])[0].value < 100
-    assert score(["Ein Hund läuft ."], ["Ein Hund läuft."])[0].value == pytest.approx(100.0)
-
-
 def test_bpe_joins_pieces_in_lower_case_without_smoothing() -> None:
     pieces, joined = ["Ein Mann mit sa@@ f@@ ti@@ g-@@ grü@@ nem Ba@@ ll"], ["ein mann mit saftig-grünem ball"]
     found, chrf = score(pieces, joined, "bpe")

@@ -143,7 +143,7 @@ def test_a_bundle_that_can_never_be_read_does_not_hold_up_the_end(run: Path, cap
     broken = unreadable("step-00000001", RETRIES + 1)
     assert [name for name, _ in follow_run(run, broken, wait=looks.append)] == ["bundle"]
     assert len(looks) == RETRIES
-    assert len(caplog.messages) == 1
+    assert len(caplog.messages) == 2, "tried again, and skipped"
 
 
 def test_a_checkpoint_whose_folder_cannot_be_opened_for_a_moment_is_read_later(
@@ -256,11 +256,11 @@ def test_results_that_mlflow_has_not_are_found(run: Path) -> None:
 
 def test_results_of_a_newer_format_are_refused(run: Path) -> None:
     (run / "evaluations.jsonl").write_text('{"format_version": 2}\n')
-    with pytest.raises(NewerFormatError, match=r"evaluations.jsonl has format version 2"):
+    with pytest.raises(NewerFormatError, match=r"evaluations\.jsonl .*2"):
         Results(run)
 
 
 def test_a_corpus_that_is_gone_is_named(run: Path) -> None:
     bundle = open_bundle(write(run, "bundle"))
-    with pytest.raises(DataError, match=r"the corpus of .* no longer exists .*: name a test set with --src"):
+    with pytest.raises(DataError, match="--src"):
         validation_sets(bundle)

@@ -72,17 +72,17 @@ def test_it_scores_sentences_and_systems(python: str, checkpoint: Path) -> None:
 
 def test_errors_are_one_line_and_the_model_goes_on(python: str, checkpoint: Path) -> None:
     with LearnedMetric("comet", str(checkpoint), python) as comet:
-        with pytest.raises(DstError, match=r"^COMET failed: ValueError: an empty line$"):
+        with pytest.raises(DstError, match=r"^COMET .*an empty line$"):
             comet.score(["x"], [""], ["y"])
         assert comet.score(["x"], ["y"], ["y"])[1] == [100.0]
     checkpoint.write_text("text")
-    with pytest.raises(DataError, match=r"^--comet .* cannot be loaded: RuntimeError: 'text' is no model$"):
+    with pytest.raises(DataError, match=r"^--comet .*'text' is no model$"):
         LearnedMetric("comet", str(checkpoint), python)
 
 
 def test_a_model_whose_process_has_ended_is_loaded_again(python: str, checkpoint: Path) -> None:
     with LearnedMetric("comet", str(checkpoint), python) as comet:
-        with pytest.raises(DstError, match=r"the process of --comet .* ended with status 1: out of memory$"):
+        with pytest.raises(DstError, match=r"--comet .*status 1: out of memory$"):
             comet.score(["x"], ["dies"], ["y"])
         assert comet.score(["x"], ["y"], ["y"])[1] == [100.0]
 
@@ -92,7 +92,7 @@ def test_a_process_that_says_something_else_is_an_error(said: str, checkpoint: P
     program = tmp_path / "strange"
     program.write_text(f"#!/bin/sh\nprintf '%s' '{said}'\n")
     program.chmod(0o755)
-    with pytest.raises(DstError, match=r"^the process of --comet \(.*strange\) ended with status -?\d+$"):
+    with pytest.raises(DstError, match=r"--comet \(.*strange\)"):
         LearnedMetric("comet", str(checkpoint), str(program))
 
 

@@ -38,3 +38,14 @@ def test_the_metric_that_ranks_is_one_of_them() -> None:
     found = Evaluation(SCORES, loss=2.5, ranked_by="loss", loss_signature="pieces")
     assert (found.main, found.main.rank, found.main.number) == (Score("loss", 2.5, "pieces"), -2.5, "2.5000")
     assert found.signatures["loss"] == "pieces"
+
+
+def test_the_metric_decides_which_score_is_better_and_not_how_its_name_begins() -> None:
+    scores = {
+        "ter": -1.0, "ter_first_500": -1.0, "ter_en-de": -1.0, "metricx_eng_Latn-deu_Latn_first_500": -1.0,
+        "bleu": 1.0, "bleu_compound_split": 1.0, "ter_x": 1.0, "loss_like_first_500": 1.0,
+    }  # fmt: skip
+    assert {name: Score(name, 1.0).rank for name in scores} == scores
+    assert (
+        Score("bleu_compound_split_en-de_first_500", 1.0).label == "BLEU (compound-split) en-de (first 500 sentences)"
+    )

@@ -16,7 +16,6 @@ from support.data.corpora import TEXT
 from support.models.packed import model_logits
 from support.models.random_bundle import random_bundle
 from support.processes.launching import run_dst
-from support.training.trained import trained_bundle
 
 from dstransformer.config import load_config
 from dstransformer.data import BOS_ID, EOS_ID, Corpus
@@ -85,26 +84,12 @@ def test_scores_are_those_of_ctranslate2(exported: Path, learned: list[str]) -> 
             assert one.score in [pytest.approx(one.log_probability / length**power) for length in lengths]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [
-    {"norm": "pre"},
-    {"positions": "learned", "max_positions": 128, "tie_embeddings": "none", "attention_bias": True},
-    {"d_k": 8, "d_v": 24},
-    {"encoder_layers": 3, "decoder_layers": 1},
-    {"activation": "gelu"},
-])  # fmt: skip
-@pytest.mark.extended
-def test_other_architectures_translate_alike(
-    tmp_path: Path, toy_corpus: Path, learned: list[str], changes: dict[str, Any]
-) -> None:
-    bundle = trained_bundle(tmp_path / "bundle", toy_corpus, updates=150, **changes)
-    assert_alike(bundle, learned[:100])
-
-
 @pytest.mark.parametrize("changes", [
     {},
     {"activation": "gelu"},
     {"norm": "pre", "source_end": False},
+    {"positions": "learned", "max_positions": 128, "d_k": 8, "d_v": 24},
+    {"encoder_layers": 3, "decoder_layers": 1},
     {"activation": "swish", "attention_bias": True, "output_bias": True, "tie_embeddings": "none"},
 ])  # fmt: skip
 @torch.no_grad()
@@ -186,15 +171,6 @@ def test_fewer_positions_are_smaller(tmp_path: Path, trained: Path, exported: Pa
     assert engine_of(short).max_tokens == 100
     assert short.translate(learned[:20]) == open_ct2(exported).translate(learned[:20])
     assert len(short.translate([" ".join(learned[:20])])) == 1, "its input is cut"
-
-
-def test_quantised_weights_are_smaller(tmp_path: Path, trained: Path, exported: Path, learned: list[str]) -> None:
-    export_ct2(trained, tmp_path / "int8", quantization="int8")
-    assert (tmp_path / "int8" / "model.bin").stat().st_size < 0.65 * (exported / "model.bin").stat().st_size
-    expected = open_ct2(exported).translate(learned[:100])
-    quantised = open_ct2(tmp_path / "int8", precision="fp32")  # a processor's products of int8 may saturate
-    assert sum(map(str.__eq__, quantised.translate(learned[:100]), expected)) > 20
-    assert len(open_ct2(tmp_path / "int8").translate(learned[:100])) == 100
 
 
 def test_a_tiny_student_has_at_most_17_megabytes(tmp_path: Path) -> None:

@@ -210,18 +210,6 @@ def test_the_card_names_languages_and_use(exported: Path) -> None:
     assert sorted(path.name for path in exported.iterdir()) == sorted([*FILES, "target", "target.spm"])
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"norm": "pre"}, "model.norm is pre"),
-    ({"positions": "learned"}, "model.positions is learned"),
-    ({"d_k": 16}, "model.d_k is 16, and MarianMTModel has heads of d_model / num_heads = 8"),
-])  # fmt: skip
-def test_what_marian_cannot_hold_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    bundle = random_bundle(tmp_path / "bundle", **changes)
-    with pytest.raises(DataError, match=f"{message}.*`dst export ct2`"):
-        export_hf(bundle, tmp_path / "hf")
-    assert not (tmp_path / "hf").exists()
-
-
 def test_only_an_earlier_export_is_replaced(tmp_path: Path, trained: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()

@@ -18,7 +18,6 @@ from support.models.packed import model_logits
 from support.models.random_bundle import random_bundle
 from transformers import MarianMTModel, MarianTokenizer
 
-from dstransformer.cli.program import run as dst
 from dstransformer.data import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, DstError
@@ -282,12 +281,3 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="mine"):
         import_hf(folder, tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
-
-
-def test_the_command_imports_and_the_bundle_translates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, out = opus_folder(tmp_path / "opus"), tmp_path / "bundle"
-    assert dst(["import", "hf", str(folder), "--out", str(out)]) == 0
-    assert capsys.readouterr().out == f"{out}: eng to deu, 59 pieces\n"
-    assert open_bundle(out).tokenizer.vocab_size == 59
-    assert dst(["import", "hf", str(folder), "--out", str(out)]) == 2
-    assert len(Translator.load(out).translate(TEXT[::2])) == 2

@@ -22,7 +22,7 @@ from dstransformer.cli.program import run as dst
 from dstransformer.config import DecodingConfig
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 from dstransformer.decoding import Translator
-from dstransformer.errors import DataError, DstError
+from dstransformer.errors import DstError
 from dstransformer.evaluation.bleu import score
 from dstransformer.exchange.marian_import import import_marian
 from dstransformer.exchange.marian_npz import CONFIG, export_marian
@@ -75,19 +75,6 @@ def test_each_side_may_have_its_own_vocabulary(tmp_path: Path) -> None:
     assert back.tokenizer.identity == tokenizer.identity
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"positions": "sinusoidal"}, "model.positions is sinusoidal, and Marian has the wavelengths of timing"),
-    ({"start": "embedding"}, "model.start is embedding, and Marian decodes from zeros"),
-    ({"norm": "pre"}, "model.norm is pre"),
-    ({"d_k": 16}, "model.d_k is 16"),
-])  # fmt: skip
-def test_what_marian_cannot_hold_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    bundle = random_bundle(tmp_path / "bundle", **(MARIAN | changes))
-    with pytest.raises(DataError, match=message):
-        export_marian(bundle, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def restate(path: Path, **changes: Any) -> None:
     """Change the configuration in a model of Marian."""
     with np.load(path) as arrays:
@@ -115,9 +102,11 @@ def pickled(path: Path) -> None:
     (lambda path: without(path, CONFIG), "has no configuration (special:model.yml)"),
     (lambda path: without(path, "encoder_l2_ffn_b1"), "has no array encoder_l2_ffn_b1"),
     (pickled, "is not an .npz file of Marian"),
-    (lambda path: restate(path, **{"type": "s2s"}), "type is 's2s', and a bundle cannot hold that"),
+    (lambda path: restate(path, **{"type": "s2s"}), "type is 's2s', and a bundle has 'transformer'"),
     (lambda path: restate(path, **{"transformer-preprocess": "n"}), "transformer-preprocess is 'n'"),
     (lambda path: restate(path, **{"transformer-decoder-autoreg": "rnn"}), "transformer-decoder-autoreg is 'rnn'"),
+    (lambda path: restate(path, **{"transformer-tied-layers": [1, 1]}), "transformer-tied-layers is [1, 1]"),
+    (lambda path: restate(path, **{"transformer-unheard": True}), "transformer-unheard is True"),
     (lambda path: restate(path, **{"transformer-dim-ffn": 64}), "does not fit its own configuration"),
     (lambda path: restate(path, **{"dim-emb": "x"}), "dim-emb is 'x', not a number from 1 on"),
 ])  # fmt: skip
@@ -130,6 +119,14 @@ def test_what_cannot_be_imported_is_refused_in_one_line(tmp_path: Path, change: 
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "back").exists()
+
+
+def test_what_is_off_and_what_other_types_have_is_ignored(tmp_path: Path) -> None:
+    export_marian(random_bundle(tmp_path / "bundle", **MARIAN), tmp_path / "marian")
+    model, vocabulary = tmp_path / "marian" / "model.npz", tmp_path / "marian" / "vocab.spm"
+    restate(model, **{"transformer-unheard": False, "ulr": None, "enc-cell": "gru", "bert-type-vocab-size": 2})
+    back = import_marian(model, [vocabulary, vocabulary], tmp_path / "back")
+    assert back.model.positions == "timing"
 
 
 def test_a_vocabulary_of_another_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,7 @@ def test_a_lock_names_its_owner_and_ends_with_the_process(tmp_path: Path) -> Non
     with started([sys.executable, "-c", HOLDER, str(lock)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match=rf"held by process {holder.pid} on "), hold_lock(lock, "held by {owner}"):
+        with pytest.raises(UserError, match=f"held by process {holder.pid} "), hold_lock(lock, "held by {owner}"):
             pytest.fail("the block must not run")
         holder.kill()
         holder.wait()
@@ -147,7 +147,7 @@ def test_replace_folder_refuses_what_appeared_meanwhile(tmp_path: Path) -> None:
 def test_replace_folder_does_not_mix_two_writers(tmp_path: Path) -> None:
     def write(folder: Path) -> None:
         write_letter(folder, "first")
-        with pytest.raises(UserError, match=r"another process writes .*out \(process \d+ on "):
+        with pytest.raises(UserError, match=rf"out \(process {os.getpid()} "):
             replace_folder(tmp_path / "out", lambda other: write_letter(other, "second"))
 
     replace_folder(tmp_path / "out", write)

@@ -42,6 +42,7 @@ def products(tmp_path: Path) -> Path:
     make(tmp_path / "export", "export", "README.md", tool="hf")
     another = fill(tmp_path / "another", "model.safetensors", "config.yaml", "manifest.json", ".lock")
     (another / "dst.json").write_text('{"kind": ["bundle"]}')
+    (fill(tmp_path / "damaged") / "dst.json").write_text('{"kind": "corp')
     return tmp_path
 
 
@@ -70,6 +71,7 @@ def test_the_nearest_product_is_found(products: Path, place: str, kind: str | No
     ("run/metrics.jsonl", "is a file of the run"),
     ("run/dst.json", "is a file of the run"),
     ("export/README.md", "lies inside the export"),
+    ("damaged/new.de", r"damaged/dst.json is damaged"),
 ])  # fmt: skip
 def test_text_output_into_a_product_is_refused(products: Path, output: str, complaint: str) -> None:
     path = products / output
@@ -89,7 +91,7 @@ def test_a_link_that_leads_back_to_itself_is_refused(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.symlink_to(other)
     other.symlink_to(one)
-    with pytest.raises(UserError, match="one is a link that leads back to itself: remove it"):
+    with pytest.raises(UserError, match="one is a link"):
         check_text_output(one)
 
 
@@ -129,88 +131,59 @@ def test_a_run_may_use_a_new_an_empty_or_its_own_folder(tmp_path: Path, names: l
     check_run_folder(make(tmp_path / "runs" / "mine", "run", "metrics.jsonl", "notes.txt"))
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "tracking.json"])
-def test_a_folder_in_place_of_a_run_file_is_refused(tmp_path: Path, name: str) -> None:
-    fill(tmp_path, ".lock")
-    (tmp_path / name).mkdir()
-    with pytest.raises(ConfigError, match=f"{name} in it is a folder, but a run needs a file there: move it"):
-        check_run_folder(tmp_path)
-
-
-def test_a_run_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
-    home = fill(tmp_path / "home", "thesis.tex", "cat.jpg", "a", "b")
-    with pytest.raises(
-        ConfigError, match=r"not a run folder and not empty \(a, b, cat.jpg …\): choose a new or empty folder"
-    ):
-        check_run_folder(home)
-
-
-def test_a_run_refuses_folders_in_corpora_bundles_and_checkpoints(tmp_path: Path) -> None:
+def test_a_run_refuses_folders_of_other_things(tmp_path: Path) -> None:
     corpus = make(tmp_path / "corpus", "corpus")
     checkpoint = make_checkpoint(tmp_path / "run")
-    bundle = make_bundle(tmp_path / "bundle")
-    checkpoints = checkpoint.parent
-    for folder, owner in (
-        (corpus, "it is a corpus"),
-        (corpus / "runs" / "new", f"{corpus} is a corpus"),
-        (bundle / "new", f"{bundle} is a bundle"),
-        (bundle, "it is a bundle"),
-        (checkpoints, "it is the checkpoints of a run"),
-        (checkpoints / "new", f"{checkpoints} is the checkpoints of a run"),
-        (checkpoint / "new", f"{checkpoint} is a checkpoint"),
+    checkpoints, bundle = checkpoint.parent, make_bundle(tmp_path / "bundle")
+    loop, dangling, link = (tmp_path / name for name in ("loop", "dangling", "link"))
+    for path, target in ((loop, loop), (dangling, tmp_path / "nowhere"), (link, corpus)):
+        path.symlink_to(target)
+    for folder, named in (
+        (fill(tmp_path / "home", "thesis.tex", "cat.jpg", "a", "b"), r"\(a, b, cat.jpg …\)"),
+        (corpus, "corpus"),
+        (corpus / "runs" / "new", str(corpus)),
+        (link / "new", str(corpus)),
+        (bundle / "new", str(bundle)),
+        (bundle, "bundle"),
+        (checkpoints, "checkpoints of a run"),
+        (checkpoints / "new", f"{checkpoints} "),
+        (checkpoint / "new", f"{checkpoint} "),
+        (loop, "is a link"),
+        (dangling, "nowhere"),
     ):
-        with pytest.raises(ConfigError, match=f"--run {folder}: {owner}"):
+        with pytest.raises(ConfigError, match=rf"--run {folder}.*{named}"):
             check_run_folder(folder)
 
 
-def test_a_link_into_a_corpus_counts_as_the_corpus(tmp_path: Path) -> None:
-    corpus = make(tmp_path / "corpus", "corpus")
-    (tmp_path / "runs").symlink_to(corpus)
-    with pytest.raises(ConfigError, match="is a corpus"):
-        check_run_folder(tmp_path / "runs" / "new")
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl/", "config.yaml/", "tracking.json/", "checkpoints", "bundle", "bundle/NOTES.txt"]
+)
+def test_what_lies_in_the_place_of_a_file_or_folder_of_a_run_is_named(tmp_path: Path, name: str) -> None:
+    run = make(tmp_path / "run", "run")
+    place = run / name
+    place.parent.mkdir(exist_ok=True)
+    place.mkdir() if name.endswith("/") else place.touch()
+    with pytest.raises(ConfigError, match=f"--run {run}: .*{place.name}"):
+        check_run_folder(run)
 
 
 def test_a_bundle_is_replaced_only_when_asked(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "bundle")
     for free in (tmp_path / "new", fill(tmp_path / "empty")):
         check_bundle_folder(free, "--out", overwrite=False)
-    with pytest.raises(DataError, match="already exists: choose another --out, or replace it with --overwrite"):
+    with pytest.raises(DataError, match=str(bundle)):
         check_bundle_folder(bundle, "--out", overwrite=False)
     check_bundle_folder(bundle, "--out", overwrite=True)
     fill(bundle, "notes.txt")
-    with pytest.raises(DataError, match=r"holds notes\.txt, which is not part of a bundle"):
+    with pytest.raises(DataError, match=r"notes\.txt"):
         check_bundle_folder(bundle, "--out", overwrite=True)
 
 
 def test_overwrite_replaces_nothing_but_a_bundle(tmp_path: Path) -> None:
     corpus = make(tmp_path / "corpus", "corpus")
     checkpoint = make_checkpoint(tmp_path / "run")
-    for folder in (corpus, corpus / "new", checkpoint / "bundle", checkpoint, checkpoint.parent / "new"):
-        with pytest.raises(DataError, match=f"--out {folder}: "):
+    run = tmp_path / "run"
+    for folder in (corpus, corpus / "new", checkpoint / "bundle", checkpoint, checkpoint.parent / "new", run):
+        with pytest.raises(DataError, match=f"--out {folder}"):
             check_bundle_folder(folder, "--out", overwrite=True)
-    with pytest.raises(DataError, match="is not a bundle and not empty: choose another folder"):
-        check_bundle_folder(tmp_path / "run", "--out", overwrite=True)
-    check_bundle_folder(tmp_path / "run" / "bundle", "--out", overwrite=False)
-
-
-@pytest.mark.parametrize("name", ["checkpoints", "bundle"])
-def test_a_file_where_a_run_needs_a_folder_is_refused(tmp_path: Path, name: str) -> None:
-    run = make(tmp_path / "run", "run", name)
-    with pytest.raises(ConfigError, match=f"{name} in it is a file, but a run needs a folder there: move it"):
-        check_run_folder(run)
-
-
-def test_a_run_refuses_a_bundle_that_holds_a_users_file(tmp_path: Path) -> None:
-    run = make(tmp_path / "run", "run")
-    fill(run / "bundle", "model.safetensors", "NOTES.txt")
-    with pytest.raises(ConfigError, match=r"bundle in it holds NOTES\.txt, which a new bundle would replace: move it"):
-        check_run_folder(run)
-
-
-def test_broken_links_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="is a link that leads back to itself"):
-        check_run_folder(tmp_path / "loop")
-    with pytest.raises(ConfigError, match=r"is a link to .*nowhere, which does not exist: create that folder first"):
-        check_run_folder(tmp_path / "dangling")
+    check_bundle_folder(run / "bundle", "--out", overwrite=False)

@@ -10,10 +10,9 @@ from support.models.attention import random_model
 from support.models.packed import VOCAB, draw_pairs, model_logits, tiny_config
 from torch import Tensor
 
-from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer, attention_weights
 from dstransformer.model.attention_weights import AttentionWeights, record_projections, softmax_weights
-from dstransformer.model.transformer import MultiHeadAttention
+from dstransformer.model.transformer import MultiHeadAttention, PackedAttention
 
 SRC, TGT = draw_pairs(((9, 7),))[0]
 
@@ -22,11 +21,11 @@ def own_outputs(model: Transformer) -> dict[MultiHeadAttention, Tensor]:
     """The output of each attention of the model, without its filler rows."""
     outputs: dict[MultiHeadAttention, Tensor] = {}
 
-    def store(part: MultiHeadAttention, given: tuple[Tensor, Packing, Any, Any], output: Tensor) -> None:
-        outputs[part] = output[: given[1].tokens]
+    def store(part: MultiHeadAttention, _: object, options: dict[str, PackedAttention], output: Tensor) -> None:
+        outputs[part] = output[: options["attend"].packing.tokens]
 
     parts = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
-    hooks = [part.register_forward_hook(store) for part in parts]
+    hooks = [part.register_forward_hook(store, with_kwargs=True) for part in parts]
     with torch.no_grad():
         model_logits(model, [(SRC, TGT)])
     for hook in hooks:

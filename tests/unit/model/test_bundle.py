@@ -82,7 +82,7 @@ def test_a_run_without_a_final_bundle_opens_as_its_newest_checkpoint(
     run = tmp_path / "run"
     run.mkdir()
     write_marker(run, "run")
-    with pytest.raises(DataError, match="is a run, not a bundle: wait for its first checkpoint"):
+    with pytest.raises(DataError, match="is a run"):
         open_bundle(run)
     for name in ("step-00000900", ".partial-step-00002000", "step-00001000", "step-2000"):
         (run / "checkpoints" / name).mkdir(parents=True)
@@ -125,7 +125,7 @@ def test_weights_of_another_architecture_are_refused_in_one_line(tmp_path: Path,
     forget(path, "config")
     for change in (("d_ff: 16", "d_ff: 32"), ("num_layers: 1", "num_layers: 40"), ("d_model: 16", "d_model: 1000000")):
         (path / "config.yaml").write_text(config.replace(*change))
-        with pytest.raises(DataError, match=r"config\.yaml and tokenizer\.model: .*\d+ more") as caught:
+        with pytest.raises(DataError, match=r"config\.yaml and tokenizer\.model") as caught:
             open_bundle(path).build_model()
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 350 + len(str(path))

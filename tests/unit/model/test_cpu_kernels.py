@@ -188,7 +188,7 @@ def test_nan_propagates(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_a_model_trains_alike_with_and_without_kernels(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Transformer(tiny_config(d_model=32, dropout=0.0, norm=norm), VOCAB, 0.1)
+    model = Transformer(tiny_config(d_model=32, dropout=0.0, norm=norm), VOCAB)
 
     def compute() -> tuple[Tensor, list[Tensor]]:
         loss = model_loss(model)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from dstransformer.config import Activation
 from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer, ops
+from dstransformer.model.objective import Objective
 from dstransformer.model.ops import cpu, library, reference
 
 
@@ -102,7 +103,7 @@ def test_nan_passes_relu(monkeypatch: pytest.MonkeyPatch, onednn: bool, width: i
 @pytest.mark.parametrize("attention_dropout", [0.0, 0.2])
 def test_filler_changes_nothing(kernels: str, attention_dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
-    model = Transformer(tiny_config(attention_dropout=attention_dropout), VOCAB, 0.1)
+    model = Transformer(tiny_config(attention_dropout=attention_dropout), VOCAB)
     assert any(packing.rows > packing.tokens for _, packing in map(pack, zip(*draw_pairs(), strict=True)))
 
     def compute() -> tuple[Tensor, ...]:
@@ -127,10 +128,10 @@ def test_products_have_few_distinct_numbers_of_rows(monkeypatch: pytest.MonkeyPa
         return multiply(x, weight, bias)
 
     monkeypatch.setattr(cpu, "_onednn_linear", record)
-    model = Transformer(tiny_config(), VOCAB, 0.1)
+    model = Transformer(tiny_config(), VOCAB)
     for longer in range(64):
         pairs = draw_pairs((*[(50, 50)] * 19, (50 + longer, 113 - longer)))
         src, src_packing = pack([src for src, _ in pairs])
         tgt, tgt_packing = pack([tgt for _, tgt in pairs])
-        model(src, src_packing, tgt, tgt, tgt_packing).loss.backward()
+        Objective(model, 0.1)(src, src_packing, tgt, tgt, tgt_packing).loss.backward()
     assert 1 < len(met) < 12

@@ -9,6 +9,7 @@ from dstransformer.config import ModelConfig, load_config
 from dstransformer.data.packing import pack_pairs
 from dstransformer.data.plan import LengthSums
 from dstransformer.model import Transformer, training_flops
+from dstransformer.model.objective import Objective
 
 VOCABULARY = 50
 SENTENCES = 8
@@ -43,9 +44,9 @@ def test_the_formula_equals_what_pytorch_counts(changes: list[str], monkeypatch:
     batch = pack_pairs(ids[0], src, ids[1], tgt)
     assert batch.src_packing.rows == SENTENCES * SRC, "filler would be counted"
     assert batch.tgt_packing.rows == SENTENCES * TGT
-    model = Transformer(config, VOCABULARY, 0.1, "padded").bfloat16()  # fp32's fused attention recomputes its scores
+    model = Transformer(config, VOCABULARY, "padded").bfloat16()  # fp32's fused attention recomputes its scores
     with FlopCounterMode(display=False) as counter:
-        model(*batch).loss.backward()
+        Objective(model, 0.1)(*batch).loss.backward()
     rows = config.embedding_rows(VOCABULARY)
     assert model.softmax_weight.shape[0] == rows
     # PyTorch also computes what the causal mask hides, which does not count as work of the model.

@@ -7,6 +7,8 @@ import torch
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 
 from dstransformer.model import Transformer
+from dstransformer.model.objective import zero_residual_branches
+from dstransformer.model.transformer import PackedAttention
 
 
 def build(norm: str) -> Transformer:
@@ -17,7 +19,7 @@ def build(norm: str) -> Transformer:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_only_the_last_matrix_of_each_sub_layer_begins_at_zero(norm: str) -> None:
     zeroed, usual = build(norm), build(norm)
-    zeroed.zero_residual_branches()
+    zero_residual_branches(zeroed)
     changed = set()
     for (name, weight), expected in zip(zeroed.named_parameters(), usual.parameters(), strict=True):
         if not torch.equal(weight, expected):
@@ -29,10 +31,10 @@ def test_only_the_last_matrix_of_each_sub_layer_begins_at_zero(norm: str) -> Non
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_a_layer_begins_as_its_norms(norm: str) -> None:
     model = build(norm)
-    model.zero_residual_branches()
+    zero_residual_branches(model)
     _, packing = pack([src for src, _ in draw_pairs()])
     x = torch.randn(packing.rows, model.config.d_model)
-    out = model.encoder[0](x, packing)
+    out = model.encoder[0](x, PackedAttention(packing))
     expected = x
     if norm == "post":
         for _ in range(2):

@@ -64,7 +64,7 @@ def test_without_a_compiler_pytorch_replaces_the_kernels(
         assert not library.can_compute(torch.ones(1))
     assert len(caplog.messages) == 1
     assert "slower" in caplog.messages[0]
-    model = Transformer(tiny_config(), VOCAB, 0.1)
+    model = Transformer(tiny_config(), VOCAB)
     model_loss(model).backward()
     assert not list(cache.rglob("*.so"))
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from dstransformer.config import Activation
 from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer, ops
+from dstransformer.model.objective import Objective
 from dstransformer.model.ops import RoundedWeights, reference
 
 VOCAB = 40
@@ -25,7 +26,7 @@ def gradients(model: Transformer, scale: float = 1.0) -> dict[str, Tensor]:
     packing = Packing.from_lengths([5, 9, 12])
     ids = torch.randint(4, VOCAB, (packing.tokens,))
     model.zero_grad()
-    (model(ids, packing, ids, ids, packing).loss * scale).backward()
+    (Objective(model, 0.1)(ids, packing, ids, ids, packing).loss * scale).backward()
     return {name: weight.grad.clone() / scale for name, weight in model.named_parameters() if weight.grad is not None}
 
 
@@ -34,7 +35,7 @@ def gradients(model: Transformer, scale: float = 1.0) -> dict[str, Tensor]:
 def test_its_gradients_are_fp32_and_as_close_as_those_of_rounded_weights(dtype: torch.dtype, norm: str) -> None:
     torch.manual_seed(3)
     config = tiny_config(norm=norm, positions="learned", max_positions=20, tie_embeddings="none")
-    exact, mixed, rounded = (Transformer(config, VOCAB, 0.1, dtype=given) for given in (None, dtype, None))
+    exact, mixed, rounded = (Transformer(config, VOCAB, dtype=given) for given in (None, dtype, None))
     for model in (mixed, rounded):
         model.load_state_dict(exact.state_dict())
     rounded.to(dtype)
@@ -94,7 +95,7 @@ def mixed_model(dtype: torch.dtype, norm: str, tied: str) -> Transformer:
     config = tiny_config(
         norm=norm, positions="learned", max_positions=20, tie_embeddings=tied, attention_bias=True, **changes
     )
-    return Transformer(config, VOCAB, 0.1, dtype=dtype)
+    return Transformer(config, VOCAB, dtype=dtype)
 
 
 @pytest.mark.parametrize("kernels", [True, False])

@@ -12,6 +12,7 @@ from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer
 from dstransformer.model import loss as loss_module
 from dstransformer.model.loss import r_drop_cross_entropy, smoothed_cross_entropy
+from dstransformer.model.objective import Objective
 
 TOKENS, WIDTH, ROWS = 150, 32, 40
 ALPHA, EPSILON = 5.0, 0.1
@@ -104,17 +105,14 @@ def test_a_model_in_training_makes_two_passes_with_different_dropout() -> None:
     (src, src_packing), (tgt, tgt_packing) = pack(list(sources)), pack(list(targets))
     batch = (src, src_packing, tgt, tgt.roll(-1), tgt_packing)
     config = tiny_config(dropout=0.3)
-    model = Transformer(config, VOCAB, EPSILON, r_drop=ALPHA)
-    plain = Transformer(config, VOCAB, EPSILON)
-    plain.load_state_dict(model.state_dict())
-    assert model.eval()(*batch) == plain.eval()(*batch)
-    without_dropout = config.model_copy(update={"dropout": 0.0})
-    one, two = (Transformer(without_dropout, VOCAB, EPSILON, r_drop=alpha) for alpha in (0.0, ALPHA))
-    two.load_state_dict(one.state_dict())
-    torch.testing.assert_close(two(*batch).loss, one(*batch).loss)  # without dropout the passes agree
+    model = Transformer(config, VOCAB).eval()
+    assert Objective(model, EPSILON, ALPHA)(*batch) == Objective(model, EPSILON)(*batch)
+    without_dropout = Transformer(config.model_copy(update={"dropout": 0.0}), VOCAB)
+    one, two = (Objective(without_dropout, EPSILON, alpha)(*batch).loss for alpha in (0.0, ALPHA))
+    torch.testing.assert_close(two, one)  # without dropout the passes agree
+    model.train()
     torch.manual_seed(1)
-    dropped = model.train()(*batch).loss
+    dropped = Objective(model, EPSILON, ALPHA)(*batch).loss
     torch.manual_seed(1)
-    without_kl = Transformer(config, VOCAB, EPSILON, r_drop=1e-9)
-    without_kl.load_state_dict(model.state_dict())
-    assert dropped > 1.001 * without_kl(*batch).loss
+    without_kl = Objective(model, EPSILON, 1e-9)(*batch).loss
+    assert dropped > 1.001 * without_kl

@@ -29,7 +29,6 @@ from dstransformer.tracking.events import (
     Event,
     FanOut,
     Message,
-    NullTracker,
     RunEnd,
     RunStart,
     SaveFailed,
@@ -53,15 +52,6 @@ def drive(tracker: Tracker, folder: Path) -> None:
     tracker.emit(CheckpointSaved(folder / "checkpoints/step-00000001", "0" * 64, 1, None))
     tracker.emit(BundleSaved(folder / "averaged", 1, {"final_test": evaluation_of(bleu=1.0, signature="s")}))
     tracker.emit(RunEnd("finished"))
-
-
-def test_a_null_tracker_leaves_no_trace(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    drive(NullTracker(), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    assert capfd.readouterr() == ("", "")
 
 
 def test_rank_0_without_mlflow_writes_metrics_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

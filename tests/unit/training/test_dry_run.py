@@ -48,44 +48,33 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def plan(run: Path, *changes: str, resume: str = "auto") -> DryRun:
-    request = TrainRequest("toy", run.parent / "corpus", run, [*TINY, *changes], ["zero1", "fp32"], resume)
+def plan(run: Path, *changes: str, to: str = "run", fragment: str = "zero1", **more: Any) -> DryRun:
+    overrides, fragments = [*TINY, *changes], [fragment, "fp32"]
+    request = TrainRequest("toy", run.parent / "corpus", run.parent / to, overrides, fragments, **more)
     return dry_run(resolve_alone(request))
 
 
-@pytest.mark.parametrize(("changes", "resume", "advice"), [
-    ([], "never", "already holds a run, at step 4"),
-    ([], "nowhere", "--resume nowhere: .*name another"),
-    ([], "", "is not a checkpoint"),
-    (["model.d_model=64"], "auto", "set model.d_model=32 to resume"),
-    (["training.seed=77"], "auto", "training.seed is 77"),
-    (["training.max_updates=3"], "auto", "training.max_updates is 3, but .* is further"),
+@pytest.mark.parametrize(("changes", "more", "named"), [
+    ([], {"resume": "never"}, "step 4"),
+    ([], {"resume": "nowhere"}, "--resume nowhere"),
+    ([], {"resume": ""}, "--resume"),
+    ([], {"register": "en-de"}, r"--register en-de .*tracking\.enabled"),
+    ([], {"to": "new", "fragment": "own.json"}, "reduce_bukcet_size"),
+    (["loss.guided_alignment=0.1"], {"to": "new"}, r"guided_alignment = 0\.1"),
+    (["model.d_model=64"], {}, "set model.d_model=32 to resume"),
+    (["training.seed=77"], {}, "training.seed is 77"),
+    (["training.max_updates=3"], {}, "training.max_updates is 3"),
+    (["batch.micro_batches=2"], {}, r"batch\.micro_batches=4"),
 ])  # fmt: skip
-def test_a_dry_run_refuses_what_the_run_would(run: Path, changes: list[str], resume: str, advice: str) -> None:
-    with pytest.raises(UserError, match=advice):
-        plan(run, *changes, resume=resume)
-
-
-def test_a_corpus_without_alignments_cannot_guide_a_head(run: Path) -> None:
-    wanted = [*TINY, "loss.guided_alignment=0.1"]
-    request = TrainRequest("toy", run.parent / "corpus", run.parent / "new", wanted, ["zero1", "fp32"])
-    with pytest.raises(ConfigError, match=r"guided_alignment = 0\.1, but .*corpus holds no alignments: build it with"):
-        dry_run(resolve_alone(request))
+def test_a_dry_run_refuses_what_the_run_would(
+    run: Path, changes: list[str], more: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent)
+    own = {"zero_optimization": {"stage": 1, "reduce_bukcet_size": 4}}
+    (run.parent / "own.json").write_text(json.dumps(own))
+    with pytest.raises(UserError, match=named):
+        plan(run, *changes, **more)
     assert not (run.parent / "new").exists()
-
-
-def test_a_key_that_deepspeed_does_not_know_is_refused(run: Path) -> None:
-    fragment = run.parent / "own.json"
-    fragment.write_text(json.dumps({"zero_optimization": {"stage": 1, "reduce_bukcet_size": 4}}))
-    request = TrainRequest("toy", run.parent / "corpus", run.parent / "new", TINY, [str(fragment), "fp32"])
-    with pytest.raises(ConfigError, match="reduce_bukcet_size"):
-        dry_run(resolve_alone(request))
-
-
-def test_registering_without_mlflow_is_refused(run: Path) -> None:
-    request = TrainRequest("toy", run.parent / "corpus", run, TINY, ["zero1", "fp32"], register="en-de")
-    with pytest.raises(UserError, match=r"--register en-de needs MLflow, but tracking\.enabled is false"):
-        dry_run(resolve_alone(request))
 
 
 def test_a_dry_run_that_could_resume_changes_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +86,7 @@ def test_a_dry_run_that_could_resume_changes_nothing(run: Path, caplog: pytest.L
 
 def test_an_unsupported_accelerator_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "tpu")
-    with pytest.raises(DstError, match="DS_ACCELERATOR is 'tpu', but training runs on cpu or cuda: unset it"):
+    with pytest.raises(DstError, match="DS_ACCELERATOR is 'tpu'"):
         plan(run)
 
 
@@ -170,11 +159,6 @@ def test_the_stages_of_the_batch_size_are_shown_and_a_resumed_run_keeps_them(
     assert "updates per epoch               2   total epochs" in printed
 
 
-def test_another_number_of_micro_batches_is_refused(run: Path) -> None:
-    with pytest.raises(UserError, match=r"set batch\.micro_batches=4 to resume"):
-        plan(run, "batch.micro_batches=2")
-
-
 @pytest.mark.parametrize(("code", "choice", "warning"), [
     ("xx", "auto", "'xx' is not a language code: BLEU takes"),
     ("ja", "bpe", "validation.tokenize=bpe does not fit ja: validation.tokenize=auto takes ja-mecab"),
@@ -197,7 +181,7 @@ def test_a_request_takes_the_names_of_folders(run: Path) -> None:
 
 def test_what_is_no_request_is_refused(run: Path) -> None:
     wrong: Any = ["a=1"]
-    with pytest.raises(ConfigError, match=r"tags is \['a=1'\]: give a dictionary, {'name': 'value'}"):
+    with pytest.raises(ConfigError, match=r"tags is \['a=1'\]"):
         TrainRequest("toy", run.parent / "corpus", run, tags=wrong)
     for request in ("toy", {"preset": "toy"}):
         given: Any = request

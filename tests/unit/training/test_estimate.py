@@ -98,7 +98,7 @@ def test_the_estimate_follows_the_stages(toy_corpus: Path) -> None:
 def test_updates_of_a_stage_that_are_too_small_are_found_before_training(toy_corpus: Path) -> None:
     corpus = Corpus.open(toy_corpus)
     config = load_config("toy", [*BUDGET, "batch.micro_batches=8", "batch.stages=[{epochs: 1, share: 0.15}]"])
-    with pytest.raises(DataError, match=r"too few for batch\.micro_batches = 8: raise the shares of batch\.stages"):
+    with pytest.raises(DataError, match=r"batch\.micro_batches = 8.*batch\.stages"):
         estimate(build(config, corpus))
 
 
@@ -124,10 +124,7 @@ def test_a_plan_that_does_not_fit_memory_is_refused(toy_corpus: Path) -> None:
     ]
     check_memory(experiments[0], 2, 2 * 16 * pairs, "here", weights=False)
     check_memory(experiments[1], 2, 2 * 24 * 150, "here", weights=False)
-    with pytest.raises(
-        ConfigError,
-        match=rf"planning {pairs} pairs at once takes .*\(16 bytes per pair\).*: set training\.window_pairs=20000000",
-    ):
+    with pytest.raises(ConfigError, match=rf"planning {pairs} pairs .*training\.window_pairs"):
         check_memory(experiments[0], 2, 2 * 16 * pairs - 1, "here", weights=False)
 
 
@@ -137,7 +134,7 @@ def test_weights_and_plan_must_fit_memory_together(toy_corpus: Path) -> None:
     parameters = parameter_count(config.model, corpus.tokenizer.vocab_size)
     needed = 2 * (4 * parameters + 16 * corpus.manifest.splits["train"].pairs)
     check_memory(experiment, 2, needed, "here")
-    with pytest.raises(ConfigError, match=rf"the model has {parameters:,} parameters: .* planning .*: lower model"):
+    with pytest.raises(ConfigError, match=f"{parameters:,} parameters"):
         check_memory(experiment, 2, needed - 1, "here")
 
 
@@ -150,7 +147,7 @@ def test_a_pair_that_a_mixture_repeats_is_planned_as_often(toy_corpus: Path) -> 
     assert experiment.mixture.max_pairs() == len(experiment.mixture.rows(1, 0)) == 5 * pairs
     needed = (8 + 4 + 5 * 12) * pairs
     check_memory(experiment, 1, needed, "here", weights=False)
-    with pytest.raises(ConfigError, match=f"planning {5 * pairs:,} pairs at once .*14 bytes per pair"):
+    with pytest.raises(ConfigError, match=f"{5 * pairs:,} pairs .*14 bytes"):
         check_memory(experiment, 1, needed - 1, "here", weights=False)
 
 
@@ -195,13 +192,11 @@ def test_a_parser_is_not_trained_with_what_is_for_translation(toy_corpus: Path, 
     corpus, config = Corpus.open(toy_corpus), load_config("toy", [value])
     check_corpus(config, corpus)
     corpus.manifest = corpus.manifest.model_copy(update={"trees": asdict(Linearisation())})
-    with pytest.raises(
-        ConfigError, match=rf"{value.partition('=')[0]} is for .*, but .* holds trees, .*: set training\."
-    ):
+    with pytest.raises(ConfigError, match=value.partition("=")[0]):
         check_corpus(config, corpus)
 
 
 def test_a_corpus_with_fewer_pairs_than_micro_batches_is_refused_before_the_training(toy_corpus: Path) -> None:
     corpus, config = Corpus.open(toy_corpus), load_config("toy", ["batch.micro_batches=2000"])
-    with pytest.raises(DataError, match=r"has 600 training pairs, too few for batch\.micro_batches = 2000"):
+    with pytest.raises(DataError, match=r"600 .*batch\.micro_batches = 2000"):
         check_corpus(config, corpus)

@@ -34,18 +34,9 @@ def test_cost_adds_up_over_updates_and_devices(monkeypatch: pytest.MonkeyPatch) 
     assert meter.total == Cost(flops=2 * training_flops(MODEL, 400, SUMS), device_seconds=80.0)
 
 
-def test_a_resumed_run_continues_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 5.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    meter = CostMeter(CONFIG, 400, devices=2)
-    meter.resume(Cost(flops=10**18, device_seconds=60.0))
-    meter.start_clock()
-    meter.add(SUMS)
-    now = 8.0
-    assert meter.total == Cost(10**18 + training_flops(MODEL, 400, SUMS), 66.0)
-
-
-def test_the_overall_speed_covers_what_the_run_does_beside_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_goes_on_counting_and_its_speed_covers_all_that_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 5.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     meter = CostMeter(CONFIG, 400, devices=2)
@@ -56,6 +47,7 @@ def test_the_overall_speed_covers_what_the_run_does_beside_updates(monkeypatch: 
     meter.add(SUMS)
     meter.add(SUMS)
     now = 13.0
+    assert meter.total == Cost(10**18 + 2 * training_flops(MODEL, 400, SUMS), 60.0 + 2 * 8.0)
     assert meter.totals == {**meter.total.metrics(), "overall_tokens_per_second": 2 * 24 / 8.0}
 
 

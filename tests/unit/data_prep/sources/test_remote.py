@@ -281,5 +281,5 @@ def test_objects_of_s3(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     type(s3).clear_instance_cache()
-    with pytest.raises(DataError, match=r"\(Unable to locate credentials\): .* FSSPEC_S3_ANON=true"):
+    with pytest.raises(DataError, match="FSSPEC_S3_ANON"):
         read(train="s3://bucket/x.tsv")

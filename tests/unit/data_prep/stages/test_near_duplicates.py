@@ -1,18 +1,15 @@
-"""Near duplicates, against brute force and against datasketch."""
+"""Near duplicates, against brute force."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from datasketch import MinHash, MinHashLSH
 from support.data.prep import build, contents
 from support.tiers import combinations
 
@@ -20,15 +17,12 @@ from data_prep.grammar.sentences import generate_pairs
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages import clean, near_duplicates
 from data_prep.stages.clean import clean_text
-from data_prep.stages.near_duplicates import choose_bands, drop_near_duplicates, jaccard, shingle
+from data_prep.stages.near_duplicates import drop_near_duplicates, shingle
 from data_prep.store import pairs as pairs_module
 from data_prep.store.pairs import SCHEMA, Chunk, PairsWriter, iter_pairs, join_pairs
 from dstransformer.data import Manifest
 from dstransformer.errors import ConfigError
 from dstransformer.io.progress import Progress
-from dstransformer.io.text import iter_lines
-
-MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[5] / "shared" / "data")) / "multi30k"
 
 Pairs = list[tuple[str, str]]
 
@@ -152,26 +146,6 @@ def test_an_interrupted_search_goes_on_from_its_chunks(
     assert seen == [True, True], "the chunks are not made again"
     assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
     assert Manifest.load(tmp_path / "corpus").cleaning.dropped["near_duplicate"] > 0
-
-
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no {MULTI30K}; set DST_SHARED_DATA")
-def test_datasketch_finds_the_same_in_real_text(tmp_path: Path) -> None:
-    sides = [list(islice(iter_lines(MULTI30K / f"train.{side}.gz"), 2000)) for side in ("en", "de")]
-    pairs = with_near_duplicates(list(zip(*sides, strict=True)))
-    options = CleanOptions(near_duplicates=0.8)
-    bands, size = choose_bands(0.8)
-    index = MinHashLSH(num_perm=bands * size, params=(bands, size))
-    theirs = []
-    for row, pair in enumerate(pairs):
-        text = "\n".join(pair)
-        signature = MinHash(bands * size, seed=1)
-        signature.update_batch([chunk.encode() for chunk in shingle(text, options)])
-        alike = [other for other in index.query(signature) if jaccard(text, "\n".join(pairs[other]), options) >= 0.8]
-        theirs += [row] if alike else []
-        index.insert(row, signature)
-    ours = find(tmp_path / "train.arrow", pairs)
-    assert len(theirs) > 200
-    assert len(set(ours) ^ set(theirs)) <= 0.02 * len(theirs)
 
 
 def test_cleaning_counts_them_keeps_examples_and_the_first_source_goes_first(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data_prep.recipe.options import FilesOptions
-from data_prep.sources.opening import open_parts
+from data_prep.recipe.options import SOURCES, DividedOptions, FilesOptions
+from data_prep.sources import Source
+from data_prep.sources.opening import Part, open_parts
 from data_prep.stages.clean import normalise
 from data_prep.stages.read import ReadReport, read_text
-from data_prep.store.pairs import iter_pairs
+from data_prep.store.pairs import iter_pairs, text_table
+from dstransformer.data import SourceInfo
 from dstransformer.errors import UserError
 from dstransformer.io.progress import Progress
 
@@ -61,6 +63,25 @@ def test_held_out_pairs_share_no_source_with_training(lines: list[tuple[str, str
     assert all(src.strip() and tgt for split in ("validation", "test") for src, tgt in splits[split])
     held_out = sources["validation"] | sources["test"]
     assert splits["train"] == [pair for pair in lines if normalise(pair[0], "nfkc") not in held_out]
+
+
+def test_a_new_kind_of_source_has_its_held_out_set(tmp_path: Path) -> None:
+    class NewOptions(DividedOptions):
+        source: str = "new"
+        src_lang: str = "en"
+        tgt_lang: str = "de"
+
+    tables = [text_table([f"source {n}" for n in range(50)], [f"target {n}" for n in range(50)])]
+    source = Source(SourceInfo(name="new", revision=None, inputs=()), {"train": lambda: iter(tables)})
+    part = Part("mine", NewOptions(valid_size=3, test_size=2), source)  # type: ignore[arg-type]
+    report = read_text([part], tmp_path, workers=1, progress=Progress())
+    assert report.pairs == {"train": 45, "validation": 3, "test": 2}
+
+
+def test_only_the_toy_has_a_size_of_its_own_for_held_out_sets() -> None:
+    """Every other source with such an option is one of which a set is held out."""
+    sized = {name: model for name, model in SOURCES.items() if {"valid_size", "test_size"} & {*model.model_fields}}
+    assert [name for name, model in sized.items() if not issubclass(model, DividedOptions)] == ["toy"]
 
 
 def test_the_seed_chooses_what_is_held_out(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_further_trainings_differ_from_the_student_in_what_they_are_for(folder: 
 
 
 def test_a_code_of_no_language_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"src_lang: 'jp' .*--any-language in corpus.options"):
+    with pytest.raises(ConfigError, match="src_lang: 'jp'"):
         plan(folder, src_lang="jp")
 
 

@@ -3,8 +3,6 @@ from __future__ import annotations
 import html
 import random
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -196,66 +194,3 @@ def test_what_is_not_text_comes_back_byte_for_byte(document: str, seed: int) -> 
     same = parse_markup(translated(document, 0, moves=False), "")
     assert "".join(same.text.split()) == "".join(marked.text.split())
     assert [tag.opening for tag in same.tags if tag.is_opaque] == [tag.opening for tag in marked.tags if tag.is_opaque]
-
-
-@dataclass
-class Phrase:
-    """A constituent of a made-up sentence: its children in the order of the source, and that of the target."""
-
-    words: tuple[str, str] = ("", "")
-    children: list[Phrase] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    void: str = ""
-
-    def leaves(self, side: int) -> Iterator[Phrase]:
-        ordered = self.children if side == 0 else [self.children[n] for n in self.order]
-        for child in ordered:
-            yield from child.leaves(side)
-        if not self.children:
-            yield self
-
-    def render(self, side: int) -> str:
-        """The text of a side, with tags around each constituent that has some."""
-        ordered = self.children if side == 0 else [self.children[n] for n in self.order]
-        text = self.void + self.words[side] + " ".join(child.render(side) for child in ordered)
-        for tag in self.tags:
-            text = f"<{tag}>{text}</{tag.split()[0]}>"
-        return text
-
-
-def phrase(rng: random.Random, depth: int, names: Iterator[str]) -> Phrase:
-    """A random tree; an adjective may follow its noun, and a verb go to the end."""
-    if not depth:
-        number = rng.randrange(1000)
-        return Phrase((f"s{number}", f"t{number}"), void=f"<x{next(names)}/>" * (rng.random() < 0.08))
-    children = [phrase(rng, depth - 1 if rng.random() < 0.7 else 0, names) for _ in range(rng.randint(2, 3))]
-    order = list(range(len(children)))
-    if rng.random() < 0.6:
-        rng.shuffle(order)
-    return Phrase(children=children, order=order)
-
-
-def mark(rng: random.Random, tree: Phrase, names: Iterator[str]) -> None:
-    if rng.random() < 0.3:
-        tree.tags = [rng.choice([f"b{next(names)}", f'a{next(names)} href="x?y=1&amp;z"'])]
-    for child in tree.children:
-        mark(rng, child, names)
-
-
-def test_999_of_1000_generated_sentences_are_tagged_as_the_grammar_tags_them() -> None:
-    """The grammar puts the tags into both sides; only the alignment of the words is known to the placement."""
-    rng = random.Random(7)
-    right = nested = 0
-    for _ in range(1000):
-        names = map(str, range(10_000))
-        tree = phrase(rng, 3, names)
-        mark(rng, tree, names)
-        source, target = (f"{tree.render(side)}." for side in (0, 1))
-        places = {id(leaf): number for number, leaf in enumerate(tree.leaves(1))}
-        links = [(number, places[id(leaf)]) for number, leaf in enumerate(tree.leaves(0))]
-        plain = html.unescape(_TAG.sub("", target))
-        right += place_tags(parse_markup(source, ""), plain, links) == target
-        nested += source.count("</") > 1
-    assert nested > 500
-    assert right >= 999

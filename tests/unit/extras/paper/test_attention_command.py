@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support.models.attention import save_tiny_bundle
+from support.models.threads import one_thread  # noqa: F401
 
 from dstransformer.cli import main
 from dstransformer.decoding import Translator
@@ -17,14 +17,6 @@ from dstransformer.model import attention_weights
 
 SENTENCE = "The quick brown fox jumps over the lazy dog."
 TARGET = "Zwölf Boxkämpfer jagen Viktor."
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -102,17 +94,6 @@ def test_without_a_target_the_model_translates(
     assert names(out) == {"attention.html", "attention.npz"} | pictures
 
 
-def test_words_of_one_side_select_lines_of_that_side_only(
-    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    command = ["attention", str(bundle), SENTENCE, "--target", TARGET, "--out", str(out), "--words", "fox,Lazy"]
-    assert main(command) == 0
-    assert "no lines for decoder and cross" in capsys.readouterr().out
-    assert {name for name in names(out) if "lines" in name} == {"encoder-lines.svg", "encoder-lines.png"}
-    assert {"decoder-maps.svg", "cross-maps.png"} <= names(out)
-
-
 LONG = "dog " * 24
 
 
@@ -187,8 +168,5 @@ def test_layers_are_those_of_the_side(uneven_bundle: Path, tmp_path: Path, capsy
     assert main(["attention", *command]) == 0
     assert "12 pictures of the last layer of each side (3 + 1), heads" in capsys.readouterr().out
     assert "encoder self-attention, layer 3 of 3" in (tmp_path / "out" / "encoder-lines.svg").read_text()
-    command.append("--overwrite")
-    assert main(["attention", *command, "--kind", "encoder", "--layer", "3"]) == 0
-    assert "4 pictures of layer 3 of 3" in capsys.readouterr().out
     with np.load(tmp_path / "out" / WEIGHTS) as arrays:
         assert (len(arrays["encoder"]), len(arrays["decoder"]), len(arrays["cross"])) == (3, 1, 1)

@@ -124,7 +124,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("--length 1", "--length 1"),
     ("--width 0", "--width 0"),
     ("--length x", "--length"),
-    ("--length 16", "--neighbourhood 32"),
+    ("--length 16 --neighbourhood 32", "--neighbourhood 32"),
     ("--neighbourhood 2", "--neighbourhood 2"),
     ("--kernel 1", "--kernel 1"),
     ("--kernel 999", "--kernel 999"),

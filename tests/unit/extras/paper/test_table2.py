@@ -132,7 +132,7 @@ def test_damaged_metrics_are_named(tmp_path: Path, line: str, message: str) -> N
 
 def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", FINAL, COST)
-    with pytest.raises(UserError, match=r"nowhere is not a run: it does not exist"):
+    with pytest.raises(UserError, match="nowhere"):
         read_run(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"bundle is not a run"):
         read_run(run / "bundle")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models.packed import model_logits, pack, tiny_config
-from torch import Tensor
+from support.models.packed import pack, tiny_config
 
 from dstransformer.config import DecodingConfig, load_config
-from dstransformer.data import BOS_ID, EOS_ID
-from dstransformer.decoding import beam_search, length_penalty
+from dstransformer.data import EOS_ID
+from dstransformer.decoding import beam_search
 from dstransformer.decoding.beam import Hypothesis
 from dstransformer.extras.parsing.constraint import MAX_DEPTH, SymbolTable, TreeConstraint
 from dstransformer.extras.parsing.linearise import Linearisation
@@ -112,59 +111,7 @@ def test_hypotheses_keep_their_own_state_and_sentences_can_leave() -> None:
     assert [constraint.pieces[row].tolist() for row in allowed[0]] == [[ids[")VP"]], [ids[")S"]]]
 
 
-LIMIT, WORDS = 9, 2
 SMALL = symbol_ids(Linearisation(), labels=("A", "B"), tags=("t",))
-
-
-def small_trees() -> Iterator[list[str]]:
-    """Every sequence of at most ``LIMIT - 1`` symbols that is one phrase over two words, without the search's code."""
-    form = Linearisation()
-
-    def grow(symbols: list[str]) -> Iterator[list[str]]:
-        try:
-            tree = form.read(symbols, ["w"] * WORDS)
-            if len(tree.children) == 1 and tree.children[0].word is None:
-                yield symbols
-        except ValueError:
-            pass
-        if len(symbols) < LIMIT - 1:
-            for name in SMALL:
-                yield from grow([*symbols, name])
-
-    return grow([])
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_a_wide_beam_finds_the_best_of_all_trees(alpha: float) -> None:
-    model, source = draw_model(1), torch.tensor([5, 8, EOS_ID])
-    settings = decoding(beam_size=300, length_penalty=alpha, max_extra_tokens=LIMIT - 3)
-    table = SymbolTable(SMALL, CPU)
-    (found,) = beam_search(
-        Ensemble([model]),
-        *pack([source]),
-        settings,
-        vocab_size=12,
-        n_best=5,
-        constraint=TreeConstraint(table, [WORDS], 300),
-    )
-    scored = score_all(model, source, [[SMALL[name] for name in symbols] for symbols in small_trees()], alpha)
-    assert [hypothesis.tokens for hypothesis in found] == [hypothesis.tokens for hypothesis in scored[:5]]
-    for ours, theirs in zip(found, scored, strict=False):
-        assert ours.score == pytest.approx(theirs.score, abs=1e-4)
-
-
-@torch.no_grad()
-def score_all(model: Transformer, source: Tensor, outputs: list[list[int]], alpha: float) -> list[Hypothesis]:
-    targets = [torch.tensor((BOS_ID, *tokens)) for tokens in outputs]
-    logits = model_logits(model, [(source, target) for target in targets]).double()
-    log_probabilities = logits.log_softmax(-1)
-    found, begin = [], 0
-    for tokens in outputs:
-        rows = log_probabilities[begin : begin + len(tokens) + 1]
-        begin += len(tokens) + 1
-        total = float(rows.gather(1, torch.tensor([*tokens, EOS_ID])[:, None]).sum())
-        found.append(Hypothesis(tokens, total / length_penalty(len(tokens) + 1, alpha), total))
-    return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
 
 def decoding(**values: float) -> DecodingConfig:

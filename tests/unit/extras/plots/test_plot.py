@@ -45,11 +45,9 @@ def test_a_picture_is_replaced_only_with_overwrite(
 @pytest.mark.parametrize(("arguments", "message"), [
     ("", "name either the folders of runs, or presets after --schedule"),
     ("runs/base --schedule base", "name either the folders of runs, or presets"),
-    ("--schedule", "argument --schedule: expected at least one argument"),
     ("--schedule bsae", "unknown preset 'bsae'"),
     ("--schedule base --smooth 2", "--smooth is for the curves of runs"),
     ("--schedule base --updates 1", "--updates 1: give a number from 2"),
-    ("--schedule base --updates many", "argument --updates: invalid int value: 'many'"),
     ("runs/base --updates 5", "--updates is the range of --schedule"),
     ("runs/base --smooth 0", "--smooth 0: give a number of records, from 1"),
     ("runs/base --out plot.gif", "--out plot.gif: the name must end in .png, .svg or .pdf"),

@@ -10,8 +10,9 @@ from support.models.flash import flash_attention_on_cpu
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 from torch import Tensor
 
-from dstransformer.config import ModelConfig, load_config
+from dstransformer.config import ModelConfig
 from dstransformer.model import Transformer
+from dstransformer.model.objective import Objective
 from dstransformer.model.ops import Backend, varlen
 
 #: As many tokens as rows, because a GPU has no filler.
@@ -35,10 +36,10 @@ def gradients(config: ModelConfig, backend: Backend) -> tuple[Tensor, dict[str, 
     (src, src_packing), (tgt, tgt_packing) = pack(list(sources)), pack(list(targets))
     assert (src_packing.rows, tgt_packing.rows) == (src_packing.tokens, tgt_packing.tokens)
     torch.manual_seed(1)
-    model = Transformer(config, VOCAB, 0.1, backend).double()
+    model = Transformer(config, VOCAB, backend).double()
     for parameter in model.parameters():
         parameter.data.add_(0.02 * torch.randn_like(parameter))  # biases too
-    loss: Tensor = model(src, src_packing, tgt, tgt.roll(-1), tgt_packing).loss
+    loss = Objective(model, 0.1)(src, src_packing, tgt, tgt.roll(-1), tgt_packing).loss
     loss.backward()
     return loss.detach(), {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
@@ -60,13 +61,6 @@ def assert_equal(config: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> list[t
 def test_loss_and_gradients_equal_the_padded_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = assert_equal(tiny_config(**ARCHITECTURES[name]), monkeypatch)
     assert sorted(calls) == sorted([(9, 9), (7, 7), (7, 9)] * 2)
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("preset", PRESETS)
-def test_architectures_of_the_presets(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_config(preset).model.model_copy(update={"num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0})
-    assert len(assert_equal(model, monkeypatch)) == 3
 
 
 def test_heads_that_are_too_wide_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Draws the curves of runs, for the picture that MLflow gets and for ``dst plot``. Imports matplotlib."""
+"""Draws the curves of runs. Imports matplotlib."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from dstransformer.errors import DataError, shown
-from dstransformer.io.figures import COLOURS, label_of, line_colours, new_figure, picture, short_names, style_axes
+from dstransformer.io.figures import COLOURS, label_of, line_colours, new_figure, short_names, style_axes
 from dstransformer.io.products import check_kind
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
 
@@ -35,15 +35,6 @@ class Panel(NamedTuple):
     smoothed: bool = True
     log: bool = False
     from_zero: bool = False
-
-
-def draw_training(metrics: Path, title: str) -> bytes:
-    """Draw the curves of one run from its ``metrics.jsonl``, as a PNG. Damaged lines are ignored.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    return picture(draw_runs([RunCurves(title, read_curves(metrics, skip_damaged=True))]), ".png")
 
 
 def draw_runs(runs: Sequence[RunCurves], smooth: int = 1) -> Figure:
@@ -199,25 +190,21 @@ def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
     return runs
 
 
-def read_curves(metrics: Path, *, skip_damaged: bool = False) -> dict[str, Curve]:
+def read_curves(metrics: Path) -> dict[str, Curve]:
     """Read the curves of ``metrics.jsonl``: every number of the records of training and validation.
 
-    Args:
-        metrics: The file.
-        skip_damaged: Ignore damaged lines. A last line that was cut off is always ignored.
+    A last line that was cut off is ignored.
 
     Raises:
         DataError: A line is damaged.
         OSError: The file cannot be read.
     """
     curves: dict[str, Curve] = {}
-    for record in without_repeats(read_records(metrics, skip_damaged=skip_damaged)):
+    for record in without_repeats(read_records(metrics, skip_damaged=False)):
         for name, value in record.items():
             if name in ("kind", "step", "time") or name.endswith("_signature"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float | None):
-                if skip_damaged:
-                    continue
                 raise DataError(
                     f"{metrics}: the {record['kind']} record of step {record['step']} is damaged: "
                     f"{shown(name, quote=False)} is {shown(value)}, not a number; delete its line"
