@@ -117,6 +117,7 @@ def is_memory_error(error: Exception) -> bool:
         "tried to allocate",
         "bad_alloc",
         "out of memory",
+        "could not create a primitive",  # oneDNN, which says no more
     )
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in text for sign in signs)
 
