@@ -1,15 +1,14 @@
 """``batch.micro_batches: auto``: into how few parts an update can be cut, found by trial before the first update.
 
 All ranks compute the largest update of the plan forward and backward, without a step. Where memory runs out on any of
-them, all try again with more parts, until the fewest are found. An attempt calls no collective, so a rank that runs out
-leaves no other one waiting; the ranks agree after each.
+them, all try again with one part more for each process, from eight on with an eighth more. An attempt calls no
+collective, so a rank that runs out leaves no other one waiting; the ranks agree after each.
 """
 
 from __future__ import annotations
 
 import logging
 import resource
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -48,36 +47,39 @@ def try_micro_batches(experiment: Experiment, engine: Engine, session: Session) 
         DataError: An update has fewer pairs than micro-batches.
         ConfigError: Memory runs out even where a micro-batch holds little more than the longest sentence pair.
     """
-    world, size = session.world, experiment.world_size
-    numbers = range(size, max_micro_batches(experiment) + 1, size)
-
-    def fits(number: int) -> bool:
+    world, most = session.world, max_micro_batches(experiment)
+    for number in _attempts(experiment.world_size, most):
         session.enter(f"a trial of {number} micro-batches")
+        tried = experiment.with_config(experiment.config.with_micro_batches(number))
         with world.collective_errors():
-            batches = largest_update(experiment.with_config(experiment.config.with_micro_batches(number)), world)
+            batches = largest_update(tried, world)
         (ran_out,) = world.any(_runs_out(engine, batches, world.device))
-        if ran_out and world.is_rank0:
+        if not ran_out:
+            engine.set_micro_batches(number)
+            return tried
+        if world.is_rank0:
             logger.warning("memory ran out with batch.micro_batches = %d", number)
-        return not ran_out
+    with world.collective_errors():
+        raise ConfigError(
+            f"batch.micro_batches = auto: memory runs out with {most} too, where a micro-batch holds little more than "
+            "the longest sentence pair: set training.activation_checkpointing=true, build the corpus with a smaller "
+            "--max-tokens, or choose a smaller model; or give a number, which is not tried"
+        )
 
-    number = numbers[0]
-    if not fits(number):
-        if len(numbers) == 1 or not fits(numbers[-1]):  # the last before those between, as it needs the least
-            with world.collective_errors():
-                raise ConfigError(
-                    f"batch.micro_batches = auto: memory runs out with {numbers[-1]} too, with hardly more than the "
-                    "longest pair in each: set training.activation_checkpointing=true, build the corpus with a smaller "
-                    "--max-tokens, or choose a smaller model; or give a number, which is not tried"
-                )
-        number = numbers[bisect_left(numbers, True, lo=1, hi=len(numbers) - 1, key=fits)]
-    engine.set_micro_batches(number)
-    return experiment.with_config(experiment.config.with_micro_batches(number))
+
+def _attempts(processes: int, most: int) -> Iterator[int]:
+    """The numbers to try. No bisection: what an attempt leaves in a CPU's memory can make a smaller one fail later."""
+    parts, last = 1, most // processes  # of each process
+    while parts < last:
+        yield parts * processes
+        parts += max(1, parts // 8)
+    yield most
 
 
 def max_micro_batches(experiment: Experiment) -> int:
-    """The largest number of micro-batches, the same for each process, that have room for the longest sentence pair.
+    """The largest multiple of the number of processes at which a micro-batch has room for the longest sentence pair.
 
-    With more, memory would not shrink. With ``batch.stages``, the smallest updates count. It is at least one for each.
+    With more, memory would not shrink. With ``batch.stages``, the smallest updates count. It is at least that number.
     """
     batch, train = experiment.config.batch, experiment.corpus.manifest.splits["train"]
     longest = ((batch.src_tokens, train.src_lengths.max), (batch.tgt_tokens, train.tgt_lengths.max))

@@ -50,7 +50,7 @@ def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory, *, extended
 def test_a_run_whose_number_was_found_is_bit_for_bit_the_run_that_was_given_it(
     runs: Path, stage: int, precision: str
 ) -> None:
-    """One rank runs out of memory in some attempts, and the other takes part in the next."""
+    """One rank runs out of memory in the first two attempts, and the other takes part in the third."""
     found, given = (runs / f"{name}-{stage}-{precision}" for name in ("trial", "given"))
     assert outcome(found)["micro_batches"] == 6
     for key in ("loss", "lr", "grad_norm", "loss_scale", "skipped_share"):
