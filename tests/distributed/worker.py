@@ -90,7 +90,7 @@ def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], w
 
     if updates or places:
         engine.step = watched
-        model = engine._engine.module
+        model = engine._objective.model
         for parameter in (next(model.parameters()), model.encoder[0].feed_forward.inner.weight):
             parameter.register_hook(spoil)
     yield unchanged

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import zstandard
-from dstransformer.tracking.plot import read_runs
 from safetensors.torch import load_file
 from support.faults.fuzzing import Target, fuzz, inputs_for_each
 from support.services.serving import save_small_bundle
@@ -46,6 +45,7 @@ from dstransformer.extras.paper.table2 import format_table, read_run
 from dstransformer.extras.paper.table3_report import Table, read_table
 from dstransformer.extras.parsing.linearise import Linearisation
 from dstransformer.extras.parsing.trees import normalise, read_trees
+from dstransformer.extras.plots.curves import read_runs
 from dstransformer.extras.rerank.reranking import iter_nbest
 from dstransformer.io.files import file_sha256
 from dstransformer.io.products import check_kind, kind_of

@@ -67,7 +67,9 @@ def test_a_process_that_the_kernel_killed_is_recognised(tmp_path: Path, monkeypa
     assert killed_for_memory(tmp_path / "none") == set()
     monkeypatch.setattr(doctor_run, "killed_for_memory", lambda: killed_for_memory(log))
     for run in (past("died", "rank 1 has died", [1], 2), past(size=2)):
-        assert find_cause(run).advice.startswith("the kernel killed it because this machine's memory ran out: use more")
+        assert find_cause(run).advice.startswith(
+            "the kernel killed it because this machine's memory ran out: let batch.micro_batches=auto"
+        )
     assert "dmesg" in find_cause(past("died", "rank 0 has died", [0], 2)).advice
 
 
