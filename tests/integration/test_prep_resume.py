@@ -101,3 +101,19 @@ def test_an_existing_corpus_is_replaced_only_when_asked(
     assert "is damaged" in refuses(capsys, main(["verify", str(out)]))
     assert build(*options, "--max-words", "9", "--out", out, "--overwrite") == 0
     assert main(["verify", str(out)]) == 0
+
+
+def test_concurrent_builds_cannot_share_an_output_or_work_folder(
+    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, out = text(60_000), tmp_path / "corpus"
+    command = [sys.executable, "-m", "data_prep", "build", *options, "--workers", "2", "--out", str(out)]
+    with started(command, stderr=subprocess.DEVNULL) as first:
+        wait_for(tmp_path / "corpus.work" / "read", first)
+        message = refuses(capsys, build(*options, "--out", out, "--work", tmp_path / "other"))
+        assert f"another build is writing {out}" in message
+        message = refuses(capsys, build(*options, "--out", tmp_path / "second", "--work", tmp_path / "corpus.work"))
+        assert f"{tmp_path / 'corpus.work'}" in message
+        assert first.wait() == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus"}
+    assert len(Corpus.open(out).split("train")) == 60_000
