@@ -33,7 +33,7 @@ from dstransformer.data import Corpus
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import join_world
-from dstransformer.tracking.events import Event, FanOut, RunStart, Tracker, TrainingProgress
+from dstransformer.tracking.events import Event, RunStart, Tracker, TrainingProgress
 from dstransformer.training.build import build_tracker
 
 SMOKE_OPTIONS = "--rounds 1 --updates 1"
@@ -197,7 +197,7 @@ def _cpu_seconds() -> tuple[float, float]:
 
 def work(corpus_folder: Path, run: Path, uri: str) -> None:
     """Train in the folder ``run``, in turns, tracked in a store if one is given."""
-    from dstransformer.training.build import assemble_trainer
+    from dstransformer.training.build import build_engine, build_trainer
     from dstransformer.training.experiment import Experiment, TrainRequest
     from dstransformer.training.plan import Plan
 
@@ -208,9 +208,10 @@ def work(corpus_folder: Path, run: Path, uri: str) -> None:
         world = join_world(read_processes(os.environ))
         corpus = Corpus.open(corpus_folder)
         experiment = Experiment.build(TrainRequest("toy", corpus_folder, run), config, corpus, 1)
-        built = build_tracker(config.tracking, run_folder=run, max_updates=config.training.max_updates)
-        tracker = FanOut([built, turns])
-        trainer = assemble_trainer(experiment, Plan(config), {}, tracker, Session(world))
+        tracker = build_tracker(config.tracking, run_folder=run, max_updates=config.training.max_updates)
+        tracker.add(turns)
+        session = Session(world)
+        trainer = build_trainer(experiment, build_engine(experiment, Plan(config), session), {}, tracker, session)
         tracker.emit(RunStart("outage", config, experiment.ds_config, corpus.manifest, corpus_folder))
         trainer.fit()
 

@@ -23,7 +23,7 @@ from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.tracking.events import NullTracker
-from dstransformer.training.build import assemble_trainer
+from dstransformer.training.build import build_engine, build_trainer
 from dstransformer.training.experiment import Experiment, TrainRequest
 from dstransformer.training.plan import Plan
 
@@ -89,7 +89,8 @@ def train(corpus: Corpus, world: World, overrides: list[str]) -> tuple[int, floa
     with tempfile.TemporaryDirectory() as folder:
         request = TrainRequest(PRESET, corpus.path, Path(folder))
         experiment = Experiment.build(request, config, corpus, world.world_size)
-        trainer = assemble_trainer(experiment, Plan(config), {}, NullTracker(), Session(world))
+        session = Session(world)
+        trainer = build_trainer(experiment, build_engine(experiment, Plan(config), session), {}, NullTracker(), session)
         tokens = 0
         with closing(trainer.data) as updates:
             for number in range(UPDATES + 1):

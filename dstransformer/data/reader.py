@@ -330,7 +330,7 @@ class _Ragged:
     def __init__(self, column: pa.ChunkedArray) -> None:
         chunk = column.chunk(0)
         # Not to_numpy, which would import pandas (0.3 s).
-        self.offsets: Int32 = np.from_dlpack(chunk.offsets)
+        self.offsets: npt.NDArray[Any] = np.from_dlpack(chunk.offsets)
         self.values: npt.NDArray[Any] = np.from_dlpack(chunk.values)
 
 

@@ -229,6 +229,8 @@ def _check_is_empty(run: Path) -> None:
 def hold_run_folder(run: Path) -> Iterator[None]:
     """Create and lock a run folder, and leave a probe in it. One that is new and stays empty goes if the block fails.
 
+    The probe tells whether the processes of other nodes see the same folder, see :func:`read_probe`.
+
     Raises:
         UserError: Another process is training in the folder.
         StorageError: The folder cannot be written.
@@ -241,7 +243,7 @@ def hold_run_folder(run: Path) -> Iterator[None]:
             stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
             if not (run / MARKER).exists():
                 write_marker(run, "run")
-            stack.callback(remove_probe, run)
+            stack.callback(_remove_probe, run)
             (run / _PROBE).write_text(uuid.uuid4().hex)
         yield
 
@@ -254,8 +256,7 @@ def read_probe(run: Path) -> str | None:
         return None
 
 
-def remove_probe(run: Path) -> None:
-    """Remove the probe of a run folder, once all processes have read it."""
+def _remove_probe(run: Path) -> None:
     with suppress(OSError):
         (run / _PROBE).unlink(missing_ok=True)
 

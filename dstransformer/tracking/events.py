@@ -256,6 +256,10 @@ class FanOut(Tracker):
         self._trackers = list(trackers)
         self._failed: list[Tracker] = []
 
+    def add(self, tracker: Tracker) -> None:
+        """Forward the events to one more tracker, which may itself emit events to this one."""
+        self._trackers.append(tracker)
+
     def emit(self, event: Event) -> None:
         """See ``Tracker.emit``. Raises no error of a tracker."""
         for tracker in tuple(self._trackers):

@@ -1,4 +1,4 @@
-"""Builds a trainer and its collaborators, and the tracker of a run, from an experiment and its plan."""
+"""Builds the collaborators of a run: its tracker, its engine and its trainer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dstransformer.config.schema import TrackingConfig
 from dstransformer.distributed.supervision.session import Session
+from dstransformer.distributed.world import World
 from dstransformer.evaluation.validation import Validator
 from dstransformer.io.progress import is_quiet
 from dstransformer.tracking.console import ConsoleProgress
@@ -26,93 +29,93 @@ from dstransformer.training.experiment import Experiment
 from dstransformer.training.metrics import CostMeter, DeviceUse, TrainingMetrics
 from dstransformer.training.plan import Plan
 from dstransformer.training.profiling import Profiler
-from dstransformer.training.provenance import describe_provenance, describe_run, describe_start, describe_trial
+from dstransformer.training.provenance import describe_run
 from dstransformer.training.recovery import Recovery
 from dstransformer.training.trainer import Trainer
-from dstransformer.training.trial import try_micro_batches
 from dstransformer.training.update_stream import UpdateStream, build_loader
 
 logger = logging.getLogger(__name__)
 
 
-def build_trainer(experiment: Experiment, plan: Plan, session: Session) -> Trainer:
-    """Build the trainer at the update that the run begins or resumes with, and report the run. Collective.
-
-    Args:
-        experiment: The experiment, with the configuration of the plan.
-        plan: How it is computed.
-        session: The process group, stop requests and monitoring.
+def open_tracker(experiment: Experiment, world: World) -> Tracker:
+    """The tracker of a run on rank 0: its listeners, and a profiler and a mirror of the checkpoints if asked for.
 
     Raises:
-        ConfigError: DeepSpeed rejects its configuration, or no number of micro-batches fits the memory.
-        DataError: The weights that training starts from cannot be read.
+        ConfigError: The tracking address is not that of a store.
     """
-    world, resumed = session.world, plan.resumed
-    provenance = describe_provenance(experiment, plan, world)
-    tracker = _build_listeners(experiment) if world.is_rank0 else NullTracker()
-    for line in describe_run(experiment, plan) if world.is_rank0 else ():
+    if not world.is_rank0:
+        return NullTracker()
+    config, run, profiled = experiment.config, experiment.run, experiment.request.profile
+    tracker = build_tracker(config.tracking, run_folder=run, max_updates=config.training.max_updates)
+    if profiled:
+        tracker.add(Profiler(profiled, run, tracker))
+    if (address := config.checkpoint.mirror) is not None:
+        tracker.add(MirrorTracker(Mirror(address), experiment.checkpoints, config.checkpoint.retry_seconds))
+    return tracker
+
+
+def announce(experiment: Experiment, plan: Plan, tracker: Tracker, world: World) -> None:
+    """Print the first lines of a run and the warnings of its plan, on rank 0."""
+    if not world.is_rank0:
+        return
+    for warning in plan.warnings:
+        logger.warning(warning)
+    for line in describe_run(experiment, plan):
         tracker.emit(Message(line))
-    if resumed is not None and world.is_rank0:
-        warn_if_differs(resumed, experiment.initial_state, plan.hardware)
+    if plan.resumed is not None:
+        warn_if_differs(plan.resumed, experiment.initial_state, plan.hardware)
+
+
+def build_engine(experiment: Experiment, plan: Plan, session: Session) -> Engine:
+    """Build the engine, with the weights of the bundle that a new run starts from. Collective.
+
+    Raises:
+        ConfigError: DeepSpeed rejects its configuration.
+        DataError: The bundle cannot be read.
+    """
+    tokenizer, pretrained = experiment.corpus.tokenizer, experiment.pretrained
+    if plan.threads:
+        torch.set_num_threads(plan.threads[session.world.rank])
     session.enter("the start of DeepSpeed")
-    trainer = assemble_trainer(experiment, plan, provenance, tracker, session)
-    if resumed is not None:
-        trainer.restore(resumed.checkpoint)
-    experiment = experiment.with_config(trainer.config)
-    if plan.micro_batches_from == "trial":
-        world.compute_on_rank0(experiment.write)
-        tracker.emit(Message(describe_trial(trainer.config, resumed)))
-    tracker.emit(describe_start(experiment, provenance, resumed))
-    return trainer
+    return Engine(
+        experiment.config,
+        experiment.ds_config,
+        tokenizer.vocab_size,
+        session.world,
+        initial=None if pretrained is None or plan.resumed is not None else pretrained.fill,
+        src_vocab_size=tokenizer.src.vocab_size,
+    )
 
 
-def assemble_trainer(
-    experiment: Experiment, plan: Plan, provenance: Mapping[str, Any], tracker: Tracker, session: Session
+def build_trainer(
+    experiment: Experiment, engine: Engine, provenance: Mapping[str, Any], tracker: Tracker, session: Session
 ) -> Trainer:
-    """Build a trainer at the first update from its collaborators. Collective.
-
-    Its configuration is that of the experiment, but for a number of micro-batches that is found by trial.
+    """Build a trainer at the first update from its collaborators. If the run resumes, :meth:`Trainer.restore` follows.
 
     Args:
-        experiment: The experiment, with the configuration of the plan.
-        plan: How it is computed. If it resumes, :meth:`Trainer.restore` follows.
+        experiment: The experiment, with the final number of micro-batches.
+        engine: Its engine.
         provenance: The provenance stored in the bundles.
         tracker: Receives the events of the run.
         session: The process group, stop requests and monitoring.
-
-    Raises:
-        ConfigError: DeepSpeed rejects its configuration, or no number of micro-batches fits the memory.
-        DataError: The weights that training starts from cannot be read.
     """
-    corpus, world, pretrained = experiment.corpus, session.world, experiment.pretrained
-    engine = Engine(
-        experiment.config,
-        experiment.ds_config,
-        corpus.tokenizer.vocab_size,
-        world,
-        None if pretrained is None or plan.resumed is not None else pretrained.fill,
-        corpus.tokenizer.src.vocab_size,
-    )
-    if plan.micro_batches_from == "trial":
-        experiment = try_micro_batches(experiment, engine, session)
-    config, precision = experiment.config, experiment.precision
-    checkpoints = CheckpointManager(experiment.checkpoints, config, corpus.tokenizer, provenance, session, tracker)
-    cost = CostMeter(config, corpus.tokenizer.vocab_size, world.world_size)
+    config, precision, tokenizer = experiment.config, experiment.precision, experiment.corpus.tokenizer
+    checkpoints = CheckpointManager(experiment.checkpoints, config, tokenizer, provenance, session, tracker)
+    cost = CostMeter(config, tokenizer.vocab_size, experiment.world_size)
+    loader = build_loader(config, experiment.corpus, experiment.mixture, session.world)
     return Trainer(
-        config=config,
+        experiment=experiment,
         state=experiment.initial_state,
         engine=engine,
-        data=UpdateStream(build_loader(config, corpus, experiment.mixture, world), session),
-        validator=Validator(config, corpus.tokenizer, session, precision, experiment.task),
-        corpus=corpus,
+        data=UpdateStream(loader, session),
+        validator=Validator(config, tokenizer, session, precision, experiment.task),
         checkpoints=checkpoints,
         recovery=Recovery(config.training, precision, checkpoints, session, tracker),
         early_stopping=EarlyStopping(config.validation),
-        metrics=TrainingMetrics(world, DeviceUse(cost, precision, world)),
+        metrics=TrainingMetrics(session.world, DeviceUse(cost, precision, session.world)),
         cost=cost,
         tracker=tracker,
         session=session,
-        is_pretrained=pretrained is not None,
     )
 
 
@@ -125,22 +128,10 @@ def build_tracker(config: TrackingConfig, *, run_folder: Path, max_updates: int)
     console = ConsoleProgress(max_updates)
     trackers: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
     if config.enabled:
-        uri, experiment = resolve_tracking_uri(config.uri, run_folder), resolve_experiment(config.experiment)
-        announce = logger.info if is_quiet() else console.print
+        uri, mlflow_experiment = resolve_tracking_uri(config.uri, run_folder), resolve_experiment(config.experiment)
+        show = logger.info if is_quiet() else console.print
         trackers.append(
-            MlflowTracker(run_folder, uri, experiment, system_metrics=config.system_metrics, announce=announce)
+            MlflowTracker(run_folder, uri, mlflow_experiment, system_metrics=config.system_metrics, announce=show)
         )
     trackers += [CURVES[name](run_folder) for name in dict.fromkeys(config.also)]
     return FanOut(trackers)
-
-
-def _build_listeners(experiment: Experiment) -> Tracker:
-    """The tracker of rank 0, and what else listens to its run: a profiler, a mirror of the checkpoints."""
-    config, run, profiled = experiment.config, experiment.run, experiment.request.profile
-    tracker = build_tracker(config.tracking, run_folder=run, max_updates=config.training.max_updates)
-    listeners: list[Tracker] = [tracker]
-    if profiled:
-        listeners.append(Profiler(profiled, run, tracker))
-    if (address := config.checkpoint.mirror) is not None:
-        listeners.append(MirrorTracker(Mirror(address), experiment.checkpoints, config.checkpoint.retry_seconds))
-    return FanOut(listeners)

@@ -137,12 +137,12 @@ def dry_run(experiment: Experiment) -> DryRun:
         check_sections(experiment.ds_config)
     plan = plan_run(experiment, [describe_device(own_device())], experiment.request.resume)
     experiment = experiment.with_config(plan.config)
-    config, corpus, notes = experiment.config, experiment.corpus, experiment.task.notes
+    config, corpus = experiment.config, experiment.corpus
     corpus.verify()
     check_memory(experiment, 1, machine_memory(), platform.node(), weights=False)
     estimated = estimate(experiment)
     warnings = plan_warnings(config, estimated.updates_per_epoch, estimated.stage_updates)
-    warnings += [*filter(None, [single_process_warning(os.environ)]), *plan.warnings, *notes]
+    warnings += [*filter(None, [single_process_warning(os.environ)]), *plan.warnings]
     vocab_size = corpus.tokenizer.vocab_size
     largest_layer = config.model.d_model * max(config.model.embedding_rows(vocab_size), config.model.d_ff)
     by_stage = model_state_bytes(estimated.parameters, largest_layer, experiment.world_size)

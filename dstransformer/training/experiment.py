@@ -1,4 +1,4 @@
-"""The first step of a run: from the options of the command line to an experiment that can be trained.
+"""From the options of ``dst train`` to an experiment that can be trained: what a run does first.
 
 Every process does it alone. What a user can get wrong is refused here, before PyTorch is imported, which takes seconds.
 """
@@ -238,25 +238,22 @@ def resolve(request: TrainRequest, processes: Processes) -> Experiment:
         if (warning := width_warning(config, request.preset, request.overrides)) is not None:
             logger.warning(warning)
         check_run_folder(request.run)
-    corpus = Corpus.open(request.corpus, verify=False)
+    corpus = Corpus.open(request.corpus, verify=False)  # its shards are read after the ranks have joined
     experiment = Experiment.build(request, config, corpus, processes.world_size)
     check_corpus(config, corpus)
-    is_new = processes.rank == 0 and _is_new(experiment)
-    if request.init is None or not (is_new or request.resume == "never" or request.init.exists()):
-        return experiment  # the bundle of --init may be gone: a run that resumes does not need it
+    may_resume = _may_resume(experiment) if processes.rank == 0 else request.resume != "never"
+    if request.init is None or (may_resume and not request.init.exists()):
+        return experiment  # a run that resumes does not need the bundle of --init
     return replace(experiment, pretrained=open_pretrained(request.init, config.model, corpus.tokenizer))
 
 
-def _is_new(experiment: Experiment) -> bool:
-    """Check ``--resume``, as far as that takes no time; whether the run begins with its first update.
-
-    What is fetched from an address is not here yet.
-    """
+def _may_resume(experiment: Experiment) -> bool:
+    """Check ``--resume``, as far as that takes no time; whether there may be a checkpoint to resume from."""
     resume, checkpoints = experiment.request.resume, experiment.checkpoints
     if is_address(resume) or resume == experiment.config.checkpoint.mirror:
-        return False
+        return True  # what lies there is fetched later
     checkpoints.find(resume, verify=False)
-    return resume == "auto" and not checkpoints.folders()
+    return resume != "never" and (resume != "auto" or bool(checkpoints.folders()))
 
 
 def check_corpus(config: Config, corpus: Corpus) -> None:

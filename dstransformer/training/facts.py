@@ -1,4 +1,4 @@
-"""The second step of a run: what rank 0 must know of each process and its machine to make the plan."""
+"""What rank 0 must know of each process and its machine to make the plan of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch
 from dstransformer import __version__
 from dstransformer.config import Precision
 from dstransformer.distributed.hardware import usable_cores
-from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError
+from dstransformer.evaluation.task import build_task
 from dstransformer.io.products import read_probe
 from dstransformer.model import DTYPES
 from dstransformer.model.ops import (
@@ -57,6 +57,7 @@ class Facts:
         probe: What the process reads in the run folder; None if nothing.
         settings: A digest of the version of this package, and of the configurations of the run and of DeepSpeed.
         corpus: The identity of the corpus.
+        init: The SHA-256 of the weights that a new run starts from; None for random weights or a bundle that is gone.
     """
 
     host: str
@@ -71,6 +72,7 @@ class Facts:
     probe: str | None = None
     settings: str = ""
     corpus: str = ""
+    init: str | None = None
 
     @property
     def computes_on_cpu(self) -> bool:
@@ -89,25 +91,34 @@ def describe_device(device: torch.device) -> Facts:
     return Facts(host, name, native_precisions(device), kernels, usable_cores(), threads)
 
 
-def collect_facts(experiment: Experiment, world: World) -> Facts:
-    """The facts of this rank. Also checks what is on its machine: the corpus, by one rank of each, and its packages.
+def check_machine(experiment: Experiment, *, is_first: bool) -> None:
+    """Check what lies on this machine: the corpus, whose shards :func:`resolve` has not read, and the packages.
+
+    Args:
+        experiment: The experiment.
+        is_first: Whether this is the first process of its machine. The others leave the corpus to it.
 
     Raises:
         DataError: A shard of the corpus is damaged.
         ConfigError: A tokenizer of BLEU is not installed.
     """
-    if world.local_rank == 0:
+    if is_first:
         experiment.corpus.verify()
-    experiment.task  # noqa: B018 - refuses a tokenizer of BLEU that this machine lacks
+    build_task(experiment.corpus.manifest, experiment.config.validation)
+
+
+def collect_facts(experiment: Experiment, device: torch.device) -> Facts:
+    """The facts of this rank."""
     settings = [__version__, experiment.config.model_dump(), experiment.ds_config]
     return replace(
-        describe_device(world.device),
+        describe_device(device),
         process=os.getpid(),
         memory=machine_memory(),
-        refused=_refused_precisions(experiment, world.device),
+        refused=_refused_precisions(experiment, device),
         probe=read_probe(experiment.run),
         settings=hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(),
         corpus=experiment.corpus.manifest.build_key,
+        init=None if experiment.pretrained is None else experiment.pretrained.bundle.weights_sha256,
     )
 
 

@@ -261,7 +261,7 @@ class _Comparison:
     def __init__(self, trainer: Trainer, retry: RetryPolicy) -> None:
         self._trainer, self._retry = trainer, retry
         self._sentences = trainer.config.validation.final_sentences
-        validation = trainer.corpus.split("validation")
+        validation = trainer.experiment.corpus.split("validation")
         self.metric = trainer.validator.score_name(validation, self._sentences)
         self.how = self.metric, trainer.validator.signature(validation)
         self._evaluations: dict[Steps, Evaluation] = {}
@@ -284,7 +284,7 @@ class _Comparison:
     def evaluate_bundle(self, bundle: Path, steps: Steps) -> dict[str, Evaluation]:
         """Evaluate the final bundle on validation and test, for German also as the paper does. Collective."""
         evaluations = {"validation": self._evaluations[steps]} if steps in self._evaluations else {}
-        corpus = self._trainer.corpus
+        corpus = self._trainer.experiment.corpus
         missing = [name for name in ("validation", "test") if name in corpus.splits and name not in evaluations]
         if missing:
             self._load("the evaluation of the bundle", bundle)

@@ -7,14 +7,11 @@ checkpoint has.
 
 from __future__ import annotations
 
-import logging
-import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
-
-import torch
 
 from dstransformer.config import AUTO_PRECISION, Config, Precision
 from dstransformer.data.windows import SUGGESTED_WINDOW, plan_memory
@@ -22,19 +19,16 @@ from dstransformer.distributed.hardware import share_cores
 from dstransformer.distributed.supervision.rank_log import RankProcess
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import ConfigError
-from dstransformer.io.products import remove_probe
 from dstransformer.model import parameter_count
 from dstransformer.training.checkpoints.mirror import fetch_resumed
 from dstransformer.training.checkpoints.resume import ResumePoint, check_resumed, find_resumed
 from dstransformer.training.experiment import Experiment
-from dstransformer.training.facts import ALL, Facts, collect_facts
+from dstransformer.training.facts import ALL, Facts, check_machine, collect_facts
 from dstransformer.training.pretrained import check_pretrained, open_pretrained
 
 GIB = 2**30
 
 MicroBatchesFrom = Literal["checkpoint", "trial"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class Plan:
             from, or a trial; None if it was given.
         threads: The number of threads of each rank.
         hardware: What of the hardware can change the last bits of a result, of all ranks together.
-        warnings: What to know about the choices.
+        warnings: What to know about the choices and the scores.
         resumed: The checkpoint that the run resumes from; None for a new run.
     """
 
@@ -62,15 +56,12 @@ class Plan:
     resumed: ResumePoint | None = None
 
 
-def make_plan(experiment: Experiment, session: Session) -> tuple[Experiment, Plan]:
-    """Make the plan on rank 0, record it and the start of the run, and send it to all. Collective.
+def agree_on_plan(experiment: Experiment, session: Session) -> Plan:
+    """Check this machine, make the plan on rank 0, record the start of the run, and send the plan to all. Collective.
 
     Args:
         experiment: The experiment. Rank 0 holds its run folder.
         session: The process group and its safeguards.
-
-    Returns:
-        The experiment with the configuration of the plan, and the plan.
 
     Raises:
         UserError: A check failed on any rank; raised on all of them.
@@ -78,20 +69,19 @@ def make_plan(experiment: Experiment, session: Session) -> tuple[Experiment, Pla
     """
     world = session.world
 
-    def plan_and_record(facts: Sequence[Facts]) -> Plan:
-        remove_probe(experiment.run)
-        resume = fetch_resumed(experiment.request.resume, experiment.config.checkpoint, experiment.checkpoints)
-        plan = plan_run(experiment, facts, resume)
-        experiment.with_config(plan.config).write()
-        session.record_start(experiment.run, [RankProcess(host=fact.host, process=fact.process) for fact in facts])
-        return plan
+    def collect() -> Facts:
+        check_machine(experiment, is_first=world.local_rank == 0)
+        return collect_facts(experiment, world.device)
 
-    plan = world.decide_on_rank0(lambda: collect_facts(experiment, world), plan_and_record)
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(plan.threads[world.rank])
-    for warning in (*plan.warnings, *experiment.task.notes) if world.is_rank0 else ():
-        logger.warning(warning)
-    return experiment.with_config(plan.config), plan
+    return world.decide_on_rank0(collect, partial(_plan_and_record, experiment, session))
+
+
+def _plan_and_record(experiment: Experiment, session: Session, facts: Sequence[Facts]) -> Plan:
+    resume = fetch_resumed(experiment.request.resume, experiment.config.checkpoint, experiment.checkpoints)
+    plan = plan_run(experiment, facts, resume)
+    experiment.with_config(plan.config).write()
+    session.record_start(experiment.run, [RankProcess(host=fact.host, process=fact.process) for fact in facts])
+    return plan
 
 
 def plan_run(experiment: Experiment, facts: Sequence[Facts], resume: str) -> Plan:
@@ -112,8 +102,8 @@ def plan_run(experiment: Experiment, facts: Sequence[Facts], resume: str) -> Pla
     if (init := experiment.request.init) is not None:
         if resumed is not None:
             check_pretrained(resumed, init, experiment.pretrained)
-        elif experiment.pretrained is None:  # it is gone, but needed
-            open_pretrained(init, experiment.config.model, experiment.corpus.tokenizer)
+        elif experiment.pretrained is None:
+            open_pretrained(init, experiment.config.model, experiment.corpus.tokenizer)  # raises: it is gone
     plan = decide(experiment, facts, resumed)
     if resumed is not None:
         check_resumed(resumed, plan.config, free=("batch.micro_batches",) if plan.micro_batches_from else ())
@@ -132,7 +122,7 @@ def decide(experiment: Experiment, facts: Sequence[Facts], resumed: ResumePoint 
         ConfigError: A node sees another run folder, or has another configuration, version or corpus; a device cannot
             compute the attention backend; or the memory of a node is too small.
     """
-    _check_nodes_agree(experiment, facts)
+    _check_nodes_agree(experiment, facts, is_new=resumed is None)
     config, precision_from = experiment.config, None
     micro_batches_from: MicroBatchesFrom | None = None
     if AUTO_PRECISION in config.deepspeed:
@@ -156,7 +146,7 @@ def decide(experiment: Experiment, facts: Sequence[Facts], resumed: ResumePoint 
         micro_batches_from,
         threads,
         combine_hardware(facts, threads),
-        emulation_warnings(experiment, facts),
+        [*emulation_warnings(experiment, facts), *experiment.task.notes],
         resumed,
     )
 
@@ -206,14 +196,12 @@ def emulation_warnings(experiment: Experiment, facts: Sequence[Facts]) -> list[s
     precision = experiment.precision
     fast = " ".join("fp32" if name in ALL else name for name in experiment.config.deepspeed)
     slow = next((fact.device for fact in facts if precision not in fact.native), None)
-    return (
-        []
-        if slow is None
-        else [
-            f"{slow} has no {precision} instructions: {precision} is emulated, which is slow. `--ds {fast}` trains in "
-            f"fp32; with {AUTO_PRECISION} in place of a precision, a new run chooses by the hardware"
-        ]
-    )
+    if slow is None:
+        return []
+    return [
+        f"{slow} has no {precision} instructions: {precision} is emulated, which is slow. `--ds {fast}` trains in "
+        f"fp32; with {AUTO_PRECISION} in place of a precision, a new run chooses by the hardware"
+    ]
 
 
 def check_memory(experiment: Experiment, processes: int, available: int, host: str, *, weights: bool = True) -> None:
@@ -257,8 +245,8 @@ def _by_host(facts: Sequence[Facts]) -> dict[str, list[int]]:
     return ranks
 
 
-def _check_nodes_agree(experiment: Experiment, facts: Sequence[Facts]) -> None:
-    """Check that all ranks see one run folder and have the same experiment."""
+def _check_nodes_agree(experiment: Experiment, facts: Sequence[Facts], *, is_new: bool) -> None:
+    """Check that all ranks see one run folder and have the same experiment, and a new run one bundle to start from."""
     first = facts[0]
 
     def differing(read: Callable[[Facts], object]) -> str:
@@ -278,6 +266,11 @@ def _check_nodes_agree(experiment: Experiment, facts: Sequence[Facts]) -> None:
         raise ConfigError(
             f"{experiment.corpus.path} on {hosts} is not the same corpus as on {first.host}: "
             "copy one of them to every node"
+        )
+    if is_new and (hosts := differing(lambda fact: fact.init)):
+        raise ConfigError(
+            f"--init {experiment.request.init} on {hosts} is not the same bundle as on {first.host}, or is missing: "
+            "copy it to every node, to the same path"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dstransformer.distributed.launcher import check_launch
@@ -38,10 +39,11 @@ def train(request: TrainRequest) -> Outcome:
     with open_experiment(request, processes) as requested:
         # PyTorch is imported from here on, which takes seconds: a mistake has been reported before.
         from dstransformer.distributed.supervision.session import supervise
-        from dstransformer.training.plan import make_plan
+        from dstransformer.training.plan import agree_on_plan
 
         with supervise(processes, requested.config, requested.run) as session:
-            experiment, plan = make_plan(requested, session)
+            plan = agree_on_plan(requested, session)
+            experiment = requested.with_config(plan.config)
             with session.recording(experiment.run):
                 outcome = _run(experiment, plan, session)
                 session.end(outcome.status)
@@ -49,30 +51,40 @@ def train(request: TrainRequest) -> Outcome:
 
 
 def _run(experiment: Experiment, plan: Plan, session: Session) -> Outcome:
-    """Train, and make the final bundle unless the run is stopped. Collective."""
+    """Build the trainer, train, and make the final bundle unless the run is stopped. Collective."""
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.distributed.supervision.stop_signals import StopRequested
-    from dstransformer.tracking.events import CostTotal, RunEnd
-    from dstransformer.training.build import build_trainer
+    from dstransformer.tracking.events import CostTotal, Message, RunEnd
+    from dstransformer.training.build import announce, build_engine, build_trainer, open_tracker
     from dstransformer.training.final import make_final_bundle
+    from dstransformer.training.provenance import describe_provenance, describe_start, describe_trial
+    from dstransformer.training.trial import try_micro_batches
 
-    trainer = build_trainer(experiment, plan, session)
-    tracker, run, devices = trainer.tracker, str(experiment.run), experiment.world_size
-    failures = session.reporting_failure(lambda error: _report_failure(trainer, error))
-    with closing(trainer.data), failures, memory_errors("train", _ADVICE_ON_MEMORY):
+    provenance = describe_provenance(experiment, plan, session.world)
+    tracker = open_tracker(experiment, session.world)
+    announce(experiment, plan, tracker, session.world)
+    engine = build_engine(experiment, plan, session)
+    if plan.micro_batches_from == "trial":
+        experiment = try_micro_batches(experiment, engine, session)
+        tracker.emit(Message(describe_trial(experiment.config, plan.resumed)))
+    trainer = build_trainer(experiment, engine, provenance, tracker, session)
+    if plan.resumed is not None:
+        trainer.restore(plan.resumed.checkpoint)
+    tracker.emit(describe_start(experiment, provenance, plan.resumed))
+
+    reporting = session.reporting_failure(partial(_report_failure, trainer))  # before the loader's threads end
+    with closing(trainer.data), reporting, memory_errors("train", _ADVICE_ON_MEMORY):
         is_finished = trainer.fit()
-        step, cost = trainer.state.step, trainer.cost.total
-        tracker.emit(CostTotal(step, trainer.cost.totals))
+        tracker.emit(CostTotal(trainer.state.step, trainer.cost.totals))
         final = None
         with suppress(StopRequested):
             final = make_final_bundle(trainer) if is_finished else None
     session.enter("the end of the run")
-    if final is None:
-        tracker.emit(RunEnd("killed"))
-        return Outcome(run, step, session.stopped_by, {}, None, cost, devices)
-    tracker.emit(RunEnd("finished"))
-    choice, evaluations = final
-    return Outcome(run, step, None, evaluations, choice, cost, devices)
+    tracker.emit(RunEnd("killed" if final is None else "finished"))
+    choice, evaluations = final or (None, {})
+    stopped_by = session.stopped_by if final is None else None
+    run, devices = str(experiment.run), experiment.world_size
+    return Outcome(run, trainer.state.step, stopped_by, evaluations, choice, trainer.cost.total, devices)
 
 
 def _report_failure(trainer: Trainer, error: BaseException | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from dstransformer.config import Config
-from dstransformer.data import Corpus
 from dstransformer.data.loader import Update
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
@@ -26,6 +25,7 @@ from dstransformer.training.checkpoints.format import Checkpoint, TrainState
 from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.early_stopping import EarlyStopping
 from dstransformer.training.engine import Engine, Step
+from dstransformer.training.experiment import Experiment
 from dstransformer.training.metrics import CostMeter, TrainingMetrics
 from dstransformer.training.recovery import Recovery
 from dstransformer.training.update_stream import UpdateStream
@@ -36,12 +36,11 @@ class Trainer:
     """Trains one model. Every rank has a trainer, and all ranks do the same in the same order. See ``build_trainer``.
 
     Attributes:
-        config: The experiment.
+        experiment: What is trained, on which corpus.
         state: Step, position in the data and layout. The collaborators hold the rest; see ``_current_state``.
         engine: Computes updates.
         data: The updates.
         validator: Evaluates weights.
-        corpus: The corpus, with the validation split.
         checkpoints: The checkpoints of the run.
         recovery: What to do when a loss or gradient is not finite.
         early_stopping: When to end before the last update.
@@ -49,17 +48,15 @@ class Trainer:
         cost: What the updates cost.
         tracker: Receives the events of the run.
         session: The process group, stop requests and monitoring.
-        is_pretrained: Whether the first update changes the weights of a bundle.
         evaluation: The validation of the current weights; None if this process has not evaluated them.
         score: The score of the current weights, possibly from the checkpoint; None if they have not been evaluated.
     """
 
-    config: Config
+    experiment: Experiment
     state: TrainState
     engine: Engine
     data: UpdateStream
     validator: Validator
-    corpus: Corpus
     checkpoints: CheckpointManager
     recovery: Recovery
     early_stopping: EarlyStopping
@@ -67,7 +64,6 @@ class Trainer:
     cost: CostMeter
     tracker: Tracker
     session: Session
-    is_pretrained: bool = False
     evaluation: Evaluation | None = field(default=None, init=False)
     score: Score | None = field(default=None, init=False)
 
@@ -92,7 +88,7 @@ class Trainer:
         return True
 
     def _train(self) -> None:
-        if self.is_pretrained and self.state.step == 0:
+        if self.experiment.pretrained is not None and self.state.step == 0:
             self._score_start()
         self._validate_if_missed()
         while True:
@@ -138,6 +134,11 @@ class Trainer:
         self._load(checkpoint)
         self.cost.resume(checkpoint.state.cost)
         self.checkpoints.resume_from(checkpoint)
+
+    @property
+    def config(self) -> Config:
+        """The configuration."""
+        return self.experiment.config
 
     @property
     def is_finished(self) -> bool:
@@ -193,7 +194,7 @@ class Trainer:
                 self.tracker.emit(Message(f"evaluating {name}: {counted(total, 'sentence')}"))
             self.tracker.emit(EvaluationProgress(name, done, total))
 
-        return self.validator.evaluate(self.corpus.split(split), sentences, show)
+        return self.validator.evaluate(self.experiment.corpus.split(split), sentences, show)
 
     def _validate(self) -> None:
         step = self.state.step
@@ -210,7 +211,7 @@ class Trainer:
         name = "the bundle that training starts from"
         self.tracker.emit(Message(f"update 0  scoring {name}"))
         evaluation = start = self._evaluate(name)
-        split, sentences = self.corpus.split("validation"), self.config.validation.final_sentences
+        split, sentences = self.experiment.corpus.split("validation"), self.config.validation.final_sentences
         if self.validator.score_name(split, sentences) != evaluation.main.name:  # which the final evaluation compares
             start = self.evaluate(name, "validation", sentences)
         self.tracker.emit(EvaluationDone("valid", 0, evaluation))

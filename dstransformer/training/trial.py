@@ -36,7 +36,7 @@ def try_micro_batches(experiment: Experiment, engine: Engine, session: Session) 
     """Find the number of micro-batches, and let the engine compute so many. Collective.
 
     Args:
-        experiment: The experiment, with one micro-batch for each process.
+        experiment: The experiment, with the number to begin with.
         engine: The engine before its first update; nothing of the trial stays in it.
         session: The process group and the monitor.
 
@@ -56,6 +56,7 @@ def try_micro_batches(experiment: Experiment, engine: Engine, session: Session) 
         (ran_out,) = world.any(_runs_out(engine, batches, world.device))
         if not ran_out:
             engine.set_micro_batches(number)
+            world.compute_on_rank0(tried.write)
             return tried
         if world.is_rank0:
             logger.warning("memory ran out with batch.micro_batches = %d", number)

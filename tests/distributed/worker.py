@@ -36,13 +36,14 @@ from dstransformer.errors import DivergedError
 from dstransformer.model import Transformer
 from dstransformer.tracking.events import NullTracker, RunStart, Tracker
 from dstransformer.tracking.metrics_log import MetricsLog
-from dstransformer.training.build import assemble_trainer
+from dstransformer.training.build import build_engine, build_trainer
 from dstransformer.training.checkpoints.format import read_checkpoint
 from dstransformer.training.engine import Step
 from dstransformer.training.experiment import Experiment, TrainRequest
 from dstransformer.training.final import make_final_bundle
 from dstransformer.training.plan import Plan
 from dstransformer.training.trainer import Trainer
+from dstransformer.training.trial import try_micro_batches
 
 
 def run_to_the_end(trainer: Trainer, *, final: bool) -> str | None:
@@ -97,13 +98,13 @@ def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], w
 
 
 @contextmanager
-def limit_memory(room: int | None, world: World) -> Iterator[None]:
+def limit_memory(room: int, world: World) -> Iterator[None]:
     """Let rank 1 run out of memory in the forward pass of a larger micro-batch."""
     forward: Any = Transformer.forward
 
     def limited(model: Transformer, src: torch.Tensor, *others: Any) -> Any:
         sums = forward(model, src, *others)
-        if room is not None and world.rank == 1 and torch.is_grad_enabled() and len(src) > room:
+        if world.rank == 1 and torch.is_grad_enabled() and len(src) > room:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return sums
 
@@ -122,10 +123,14 @@ def main() -> None:
         run.mkdir(exist_ok=True)
         room = case.get("room")
         experiment = Experiment.build(TrainRequest("toy", corpus_path, run), config, corpus, world.world_size)
-        plan = Plan(config, micro_batches_from=None if room is None else "trial")
+        plan = Plan(config)
         tracker: Tracker = MetricsLog(run / "metrics.jsonl") if world.is_rank0 else NullTracker()
-        with limit_memory(room, world):
-            trainer = assemble_trainer(experiment, plan, {"case": case["name"]}, tracker, Session(world))
+        session = Session(world)
+        engine = build_engine(experiment, plan, session)
+        if room is not None:
+            with limit_memory(room, world):
+                experiment = try_micro_batches(experiment, engine, session)
+        trainer = build_trainer(experiment, engine, {"case": case["name"]}, tracker, session)
         resumed = case.get("resume")
         if resumed is not None:
             trainer.restore(read_checkpoint(out / resumed))

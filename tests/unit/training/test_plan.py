@@ -135,6 +135,7 @@ def test_a_gpu_has_no_threads_that_change_its_results(toy_corpus: Path) -> None:
     ({"probe": "of another run"}, ["two cannot see"]),
     ({"settings": "other"}, ["two has a different preset, DeepSpeed JSON or dstransformer version than one"]),
     ({"corpus": "other"}, ["on two is not the same corpus as on one"]),
+    ({"init": "other"}, ["--init", "on two is not the same bundle as on one"]),
     ({"refused": {"bf16": "no flash attention"}}, ["two", "no flash attention"]),
     ({"memory": 2**20}, ["in 1 process on two", "model.d_model"]),
 ])  # fmt: skip
@@ -146,6 +147,10 @@ def test_a_fact_of_one_node_that_does_not_fit_is_refused(
         plan_of(experiment, NODE, replace(NODE, host="two", **fact))
     for part in parts:
         assert part in str(refusal.value)
+
+
+def test_a_run_that_resumes_does_not_need_the_bundle_that_it_started_from(toy_corpus: Path) -> None:
+    decide(build(toy_corpus, ranks=2), [replace(NODE, init="gone elsewhere"), NODE], stored())
 
 
 def test_what_only_another_precision_lacks_is_not_refused(toy_corpus: Path) -> None:
