@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.errors import DstError, counted
+from dstransformer.evaluation.bleu import score_translations
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.evaluation.significance import Comparison
-from dstransformer.evaluation.testset import TestSet, check_lines, evaluate_test_set, score_translations
+from dstransformer.evaluation.testset import TestSet, check_lines
 from dstransformer.io.progress import Advance
 from dstransformer.io.text import iter_lines
 
@@ -95,22 +97,22 @@ def evaluate_bundle(
         language: Code of the target language of a bundle that does not know its own.
         learned: Learned metrics, to add their scores.
         is_lenient: Whether a learned metric that fails is a warning.
-        write: Called with each translation, in order.
+        write: Called with each translation, in order, before scoring.
         progress: Called with the number of sentences just translated.
     """
     results = []
     facts = bundle_facts(bundle, translator, tokenize)
     for test_set in test_sets:
         assert test_set.sources is not None
-        evaluation = evaluate_test_set(
-            test_set.sources,
-            test_set.references,
-            translator,
-            language=target_language(bundle, translator) or language,
-            tokenize=tokenize,
-            write=write,
-            progress=progress,
-        )
+        began = time.perf_counter()
+        translations = translator.translate(test_set.sources, progress)
+        seconds = time.perf_counter() - began
+        if write is not None:
+            for translation in translations:
+                write(translation)
+        target = target_language(bundle, translator) or language
+        evaluation = score_translations(translations, test_set.references, target, tokenize)
+        evaluation = replace(evaluation, seconds=seconds)
         texts: Sequence[str] = test_set.sources
         tags: set[str] = set()
         if translator.tags is not None:

@@ -1,37 +1,25 @@
-"""Test sets, in text files or in sacrebleu's cache, and the evaluation of a model on one."""
+"""Test sets, in text files or in sacrebleu's cache."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dstransformer.data.reader import text_digest
 from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.errors import DataError, UserError, counted, shown
-from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, joined_pieces, score, ter
-from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.io.compression import without_ending
 from dstransformer.io.glance import judge_empty
 from dstransformer.io.languages import divide_codes, matching_codes
-from dstransformer.io.languages import language as known
 from dstransformer.io.text import is_same_file, iter_lines
 
 logger = logging.getLogger(__name__)
-
-
-class SentenceTranslator(Protocol):
-    """A model that translates sentences one to one, in order."""
-
-    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
-        """Translate sentences. ``progress`` is called after each batch with its number of sentences."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -186,55 +174,3 @@ def _cached_pair(languages: str, pairs: Sequence[str], name: str) -> str:
     if len(found) != 1:
         raise UserError(f"--test-set {name} has no {languages}, only {', '.join(pairs)}")
     return found[0]
-
-
-def evaluate_test_set(
-    sources: Sequence[str],
-    references: Sequence[str],
-    translator: SentenceTranslator,
-    *,
-    language: str | None = None,
-    tokenize: str = "13a",
-    write: Callable[[str], None] | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Evaluation:
-    """Translate a test set and score it against its reference.
-
-    Args:
-        sources: Source sentences.
-        references: The reference translation of each source sentence.
-        translator: The model.
-        language: Code of the target language. If given, the paper's compound-split BLEU is computed as well.
-        tokenize: The tokenizer of BLEU, see :func:`dstransformer.evaluation.bleu.bleu_tokenizer`.
-        write: Called with each translation, in order, before scoring.
-        progress: See :meth:`SentenceTranslator.translate`.
-    """
-    began = time.perf_counter()
-    translations = translator.translate(sources, progress)
-    seconds = time.perf_counter() - began
-    if write is not None:
-        for translation in translations:
-            write(translation)
-    scored = score_translations(translations, references, language, tokenize)
-    return replace(scored, seconds=seconds)
-
-
-def score_translations(
-    translations: Sequence[str], references: Sequence[str], language: str | None, tokenize: str = "13a"
-) -> Evaluation:
-    """Score translations: BLEU, chrF, TER and, in a language that Moses divides, the paper's compound-split BLEU.
-
-    Raises:
-        DataError: There are no sentences, or the numbers of translations and references differ.
-    """
-    if not any(map(str.strip, translations)):
-        logger.warning("every line of the translation is empty: the scores are meaningless")
-    outputs, wanted = joined_pieces(translations, tokenize), joined_pieces(references, tokenize)
-    scores: tuple[Score, ...] = (
-        *score(translations, references, tokenize),
-        ter(outputs, wanted, asian=is_asian(tokenize, language, references)),
-    )
-    moses = language is not None and known(language).tag is not None and known(language).tokenizer == "13a"
-    if language is not None and moses:  # Moses divides no Chinese, Japanese, Thai …
-        scores = (*scores, compound_split_bleu(outputs, wanted, language))
-    return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
