@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -277,15 +277,9 @@ def _words_in_plain_spaces(text: str) -> list[int]:
     numbers = _following_words(text, WORD)
     if not numbers or plain_spaces(text) == text:
         return numbers
+    visible = [(sign, number) for sign, number in zip(text, numbers, strict=True) if not _INVISIBLE.match(sign)]
     kept: list[int] = []
-    in_run = False
-    for character, number in zip(text, numbers, strict=True):
-        if _INVISIBLE.match(character):
-            continue
-        is_control = _CONTROL.match(character) is not None
-        if is_control and in_run:
-            kept[-1] = number
-        else:
-            kept.append(number)
-        in_run = is_control
+    for is_control, run in groupby(visible, key=lambda pair: _CONTROL.match(pair[0]) is not None):
+        run_numbers = [number for _, number in run]
+        kept += run_numbers[-1:] if is_control else run_numbers  # one space stands for a run of control characters
     return kept

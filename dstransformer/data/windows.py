@@ -122,7 +122,7 @@ def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple
     Returns:
         The pairs that are planned at once, repeated ones as often as they are used, and the bytes.
     """
-    uses = pairs if mixture is None else mixture.max_pairs()
+    uses = pairs if mixture is None else round(max(mixture.pairs()))
     if is_windowed(pairs, window_pairs):  # of a window and the next, a repeated block as often as it is used
         return min(uses, window_pairs), 2 * (_LENGTH_BYTES + _ORDER_BYTES) * min(uses, window_pairs)
     if mixture is None:

@@ -213,15 +213,13 @@ def format_table(results: Sequence[SystemResult], comparisons: Mapping[str, Comp
         results: The results, test set by test set.
         comparisons: The test of significance of each test set, by its name; empty if there was none.
     """
-    names = list(dict.fromkeys(score.name for result in results for score in result.evaluation.scores))
-    labels = {score.name: score.label for result in results for score in result.evaluation.scores}
-    rows = [["test set", "system", *(labels[name] for name in names)]]
+    columns = {score.name: score for result in results for score in result.evaluation.scores}
+    rows = [["test set", "system", *(score.label for score in columns.values())]]
     for result in results:
         scores = {score.name: score for score in result.evaluation.scores}
-        cells = [_format_cell(scores.get(name), result, comparisons.get(result.test_set.name)) for name in names]
+        cells = [_format_cell(scores.get(name), result, comparisons.get(result.test_set.name)) for name in columns]
         rows.append([result.test_set.name, result.system, *cells])
-    signatures = {score.name: score.signature for result in results for score in result.evaluation.scores}
-    footnotes = [f"{labels[name]}: {signatures[name]}" for name in names]
+    footnotes = [f"{score.label}: {score.signature}" for score in columns.values()]
     footnotes += dict.fromkeys(comparison.describe() for comparison in comparisons.values())
     return "\n".join([*_align(rows), "", *footnotes])
 
@@ -232,11 +230,12 @@ def _format_cell(score: Score | None, result: SystemResult, comparison: Comparis
     text = f"{score.value:.2f}"
     if comparison is None or score.name not in comparison.differences:
         return text
-    found = comparison.differences[score.name][comparison.systems.index(result.system)]
-    interval = "" if found.interval is None else f" ± {found.interval:.2f}"
-    if found.p_value is None:
-        return f"{text}{interval}"
-    return f"{text}{interval} (p {found.p_value:.4f}{'*' if found.is_significant else ''})"
+    difference = comparison.differences[score.name][comparison.systems.index(result.system)]
+    if difference.interval is not None:
+        text += f" ± {difference.interval:.2f}"
+    if difference.p_value is not None:
+        text += f" (p {difference.p_value:.4f}{'*' if difference.is_significant else ''})"
+    return text
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -73,18 +73,20 @@ class TestSet:
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
 
-def read_test_set(src: str, ref: str) -> tuple[list[str], list[str]]:
-    """Read source sentences and reference translations from two plain or gzipped files, one sentence per line.
+def read_test_set(name: str, src: str | None, ref: str) -> TestSet:
+    """Read a test set from two plain or gzipped files, one sentence per line; without ``src`` it has references only.
 
     Raises:
         UserError: Both are the same file.
         DataError: A file cannot be read, is empty or not UTF-8, or the numbers of lines differ.
     """
-    if is_same_file(src, ref):
+    if src is not None and is_same_file(src, ref):
         raise UserError(f"--src and --ref are the same file, {ref}: name the reference translation")
-    sources, references = list(iter_lines(src)), list(iter_lines(ref))
-    check_lines(src, len(sources), ref, len(references))
-    return sources, references
+    sources = None if src is None else tuple(iter_lines(src))
+    references = tuple(iter_lines(ref))
+    if sources is not None:
+        check_lines(src, len(sources), ref, len(references))
+    return TestSet(name, sources, references, src, ref)
 
 
 def check_lines(path: object, lines: int, other: object, expected: int) -> None:
@@ -109,14 +111,7 @@ def read_test_sets(src: Sequence[str], ref: Sequence[str]) -> list[TestSet]:
     """
     if src and len(src) != len(ref):
         raise UserError(f"--src is given {len(src)} times and --ref {len(ref)} times: give both for each test set")
-    sets = []
-    for number, (name, path) in enumerate(zip(_short_names(ref), ref, strict=True)):
-        if src:
-            sources, references = read_test_set(src[number], path)
-            sets.append(TestSet(name, tuple(sources), tuple(references), src[number], path))
-        else:
-            sets.append(TestSet(name, None, tuple(iter_lines(path)), None, path))
-    return sets
+    return [read_test_set(*files) for files in zip(_short_names(ref), src or [None] * len(ref), ref, strict=True)]
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
@@ -156,21 +151,17 @@ def cached_test_set(name: str, languages: str) -> TestSet:
             f"--test-set {name}: {paths[missing[0]]} is not in sacrebleu's cache; "
             f"`sacrebleu -t {name} -l {languages} --echo src >{os.devnull}` downloads it"
         )
-    sources, references = read_test_set(str(paths["src"]), str(paths[ref]))
-    return TestSet(f"{name} {languages}", tuple(sources), tuple(references), str(paths["src"]), str(paths[ref]))
+    return read_test_set(f"{name} {languages}", str(paths["src"]), str(paths[ref]))
 
 
 def _cached_pair(languages: str, pairs: Sequence[str], name: str) -> str:
     """The pair of a test set that means these languages: ``en-ja`` for ``en-jpn``."""
     if languages in pairs:
         return languages
-    sides = [tuple(pair.split("-", 1)) for pair in pairs]
-    wanted = divide_codes(languages, list(dict.fromkeys(code for both in sides for code in both)))
-    found = [
-        pair
-        for pair, both in zip(pairs, sides, strict=True)
-        if all(matching_codes(code, [own]) for code, own in zip(wanted, both, strict=True))
-    ]
+    codes = dict.fromkeys(code for pair in pairs for code in pair.split("-", 1))
+    src, tgt = divide_codes(languages, list(codes))
+    sides = {pair: pair.split("-", 1) for pair in pairs}
+    found = [pair for pair, (a, b) in sides.items() if matching_codes(src, [a]) and matching_codes(tgt, [b])]
     if len(found) != 1:
         raise UserError(f"--test-set {name} has no {languages}, only {', '.join(pairs)}")
     return found[0]

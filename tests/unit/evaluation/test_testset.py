@@ -20,8 +20,9 @@ def src(tmp_path: Path) -> str:
 def test_translations_of_a_test_set_are_scored(src: str, tmp_path: Path) -> None:
     ref = tmp_path / "ref.gz"
     ref.write_bytes(gzip.compress(b"A DOG RUNS OVER THERE\n\nTHE FOX DOES NOT RUN\n"))
-    sources, references = read_test_set(src, str(ref))
-    report = score_translations([sentence.upper() for sentence in sources], references, None)
+    test_set = read_test_set("set", src, str(ref))
+    assert test_set.sources is not None
+    report = score_translations([sentence.upper() for sentence in test_set.sources], test_set.references, None)
     assert report.sentences == 3
     assert [(entry.name, round(entry.value, 6)) for entry in report.scores] == [
         ("bleu", 100.0),
@@ -48,9 +49,9 @@ def test_a_source_given_as_its_own_reference_is_refused(src: str, tmp_path: Path
     (tmp_path / "link").symlink_to(src)
     for ref in (src, str(tmp_path / "link")):
         with pytest.raises(UserError, match=f"--src and --ref .*{ref}"):
-            read_test_set(src, ref)
+            read_test_set("set", src, ref)
     with pytest.raises(DataError, match="standard input"):
-        read_test_set(src, "-")
+        read_test_set("set", src, "-")
 
 
 @pytest.mark.parametrize(("sources", "references", "empty"), [
@@ -95,4 +96,4 @@ def test_unusable_files_are_refused(src: str, tmp_path: Path, content: bytes | N
     if content is not None:
         (tmp_path / "ref").write_bytes(content)
     with pytest.raises(DataError, match=complaint):
-        read_test_set(src, str(tmp_path / "ref"))
+        read_test_set("set", src, str(tmp_path / "ref"))
