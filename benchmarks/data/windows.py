@@ -21,9 +21,9 @@ from benchmarks.lib.bars import print_at_most
 from benchmarks.lib.memory import own_data_peak
 from benchmarks.lib.workload import sample_lengths, write_split
 from dstransformer.data import Shard, Split
-from dstransformer.data.loader import UpdateLoader
+from dstransformer.data.loader import PairReader, UpdateLoader
 from dstransformer.data.plan import Budget, Position
-from dstransformer.data.windows import BLOCK_PAIRS, EpochPlanner, Planner, WindowPlanner, check_split
+from dstransformer.data.windows import BLOCK_PAIRS, EpochPlanner, Planner, WindowPlanner, build_planner, check_split
 
 SMOKE_OPTIONS = "--pairs 10000000"
 
@@ -114,9 +114,8 @@ def link_shards(folder: Path, shard_pairs: int) -> Split:
 
 
 def build_loader(split: Split, window_pairs: int) -> UpdateLoader:
-    return UpdateLoader(
-        split, BUDGET, seed=1, rank=0, world_size=1, prefetch=4, pin_memory=False, window_pairs=window_pairs
-    )
+    planner = build_planner(split, BUDGET, 1, None, window_pairs)
+    return UpdateLoader(planner, PairReader(split), rank=0, world_size=1, prefetch=4, pin_memory=False)
 
 
 class SampledSplit(Split):

@@ -20,8 +20,7 @@ from benchmarks.lib.processes import environment, run_command, run_prep
 from benchmarks.lib.tables import format_table
 from data_prep.grammar.phrases import Pair
 from data_prep.sources.toy import toy_splits
-from dstransformer.data.alignment import Link, ReferenceAlignment, format_links, read_links
-from dstransformer.evaluation.alignment import score_alignments
+from dstransformer.data.alignment import Link, ReferenceAlignment, format_links, read_links, score_alignments
 
 SMOKE_OPTIONS = "--pairs 2000 --updates 2"
 SEED = 1

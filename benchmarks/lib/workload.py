@@ -11,8 +11,9 @@ import sentencepiece
 
 from dstransformer.config import Config, load_config
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Split, SplitWriter, Tokenizer
-from dstransformer.data.loader import UpdateLoader
+from dstransformer.data.loader import PairReader, UpdateLoader
 from dstransformer.data.plan import build_budget
+from dstransformer.data.windows import build_planner
 
 PIECES = 8000
 
@@ -76,10 +77,10 @@ def train_tokenizer() -> Tokenizer:
 
 def build_loader(split: Split, config: Config, rank: int = 0, world_size: int = 1) -> UpdateLoader:
     """Build the loader as the trainer does."""
+    planner = build_planner(split, build_budget(config.batch), config.training.seed, None, window_pairs=0)
     return UpdateLoader(
-        split,
-        build_budget(config.batch),
-        seed=config.training.seed,
+        planner,
+        PairReader(split),
         rank=rank,
         world_size=world_size,
         prefetch=config.training.prefetch,

@@ -18,7 +18,9 @@ import numpy as np
 from dstransformer.config import Modifier, load_config
 from dstransformer.data import Corpus
 from dstransformer.data.augment import Augmentation, TextPart, describe_augmentation
-from dstransformer.data.subwords import BpeDropout, Pairs
+from dstransformer.data.plan import Position
+from dstransformer.data.reader import Pairs
+from dstransformer.data.subwords import BpeDropout
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
@@ -67,15 +69,15 @@ def measure_loader(corpus: Corpus, modifiers: list[Modifier]) -> None:
     dropout = BpeDropout(corpus.tokenizer, 0.1, 1, None)
     stored = int(split.src_lengths.sum() + split.tgt_lengths.sum())
     ways: dict[str, Callable[[Pairs, np.ndarray], Pairs]] = {
-        "augmentation": lambda pairs, rows: augmentation.modify(pairs, rows, 0, 0),
-        "BPE dropout": lambda pairs, rows: dropout.sample(pairs, 0, 0, int(rows[0])),
+        "augmentation": lambda pairs, rows: augmentation.modify(pairs, rows, Position()),
+        "BPE dropout": lambda pairs, rows: dropout.sample(pairs, Position(), int(rows[0])),
     }
     for name, change in ways.items():
         tokens, start = 0, time.process_time()
         for first in range(0, len(split), PAIRS):
             rows = np.arange(first, min(first + PAIRS, len(split)))
             after = change(split.gather(rows), rows)
-            tokens += len(after[0]) + len(after[2])
+            tokens += len(after.src_ids) + len(after.tgt_ids)
         seconds = time.process_time() - start
         print(
             f"{name}: {1e6 * seconds / len(split):.0f} µs a pair, {1e6 * seconds / stored:.2f} µs a stored token; "

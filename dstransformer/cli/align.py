@@ -31,7 +31,7 @@ class Align(Pairs, Command, examples=("dst align runs/en-de --src test.en --tgt 
 @Align.handler
 def run(options: Align) -> CommandResult:
     """Align the pairs of two files."""
-    from dstransformer.evaluation.alignment import read_references, score_alignments
+    from dstransformer.data.alignment import read_references, score_alignments
     from dstransformer.io.progress import reporting
     from dstransformer.io.text import is_stdout
     from dstransformer.model import open_bundle

@@ -1,4 +1,4 @@
-"""Word alignments: the links between the words of a pair, and the pieces that spell the words.
+"""Word alignments: links between the words of a pair, their error rate, and the pieces that spell the words.
 
 Links are written in the Pharaoh format: ``0-0 1-2`` links word 0 of both sides, and word 1 to word 2 of the target. A
 reference, which others are measured by, also has *possible* links, ``1p3``, that are no error (Och and Ney, 2003).
@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dstransformer.data.tokenizer import CONTROL_CHARACTERS, INVISIBLE_CHARACTERS, Tokenizer, plain_spaces
-from dstransformer.errors import DataError, shown
+from dstransformer.errors import DataError, UserError, shown
+from dstransformer.io.text import is_same_file, iter_file_pairs, iter_lines
 
 #: A link: the number of a source word and that of a target word, from 0.
 Link = tuple[int, int]
@@ -92,6 +95,92 @@ def format_links(links: Iterable[Link]) -> str:
 def read_links(line: str) -> list[Link]:
     """The links of a line that :func:`format_links` has written."""
     return [(int(src), int(tgt)) for src, _, tgt in (link.partition("-") for link in line.split())]
+
+
+# Agreement with a reference
+
+
+@dataclass
+class AlignmentScore:
+    """How well alignments agree with a reference (Och and Ney, 2003): counts over all pairs, and figures from them.
+
+    Attributes:
+        pairs: Pairs of sentences.
+        links: Links found, *A*.
+        sure: Sure links of the reference, *S*.
+        found_sure: Links found that are sure.
+        found_possible: Links found that are sure or possible, *A* and *P*.
+    """
+
+    pairs: int = 0
+    links: int = 0
+    sure: int = 0
+    found_sure: int = 0
+    found_possible: int = 0
+
+    @property
+    def aer(self) -> float | None:
+        """The alignment error rate, from 0 (best) to 1; None without any link."""
+        total = self.links + self.sure
+        return 1 - (self.found_sure + self.found_possible) / total if total else None
+
+    @property
+    def precision(self) -> float | None:
+        """The share of the links found that are sure or possible; None if none was found."""
+        return self.found_possible / self.links if self.links else None
+
+    @property
+    def recall(self) -> float | None:
+        """The share of the sure links that were found; None if there are none."""
+        return self.found_sure / self.sure if self.sure else None
+
+    def record(self) -> dict[str, int | float | None]:
+        """The figures, rounded, and the counts behind them."""
+        figures = {"aer": self.aer, "precision": self.precision, "recall": self.recall}
+        rounded = {name: value if value is None else round(value, 4) for name, value in figures.items()}
+        return rounded | {"pairs": self.pairs, "links": self.links, "sure": self.sure}
+
+
+def score_alignments(alignments: Iterable[Sequence[Link]], references: Sequence[ReferenceAlignment]) -> AlignmentScore:
+    """Compare the links of pairs with their references, one by one.
+
+    Raises:
+        ValueError: The numbers of pairs differ.
+    """
+    score = AlignmentScore()
+    for links, reference in zip(alignments, references, strict=True):
+        found, sure = set(links), set(reference.sure)
+        score.pairs += 1
+        score.links += len(found)
+        score.sure += len(sure)
+        score.found_sure += len(found & sure)
+        score.found_possible += len(found & (sure | set(reference.possible)))
+    return score
+
+
+def read_references(path: str, src: str, tgt: str) -> list[ReferenceAlignment]:
+    """Read the reference alignments of the pairs of two text files.
+
+    Args:
+        path: A line for each pair: sure links such as ``0-0``, possible ones such as ``1p3`` or ``1?3``, of
+            whitespace-separated words, from 0.
+        src: Source text.
+        tgt: Its translation.
+
+    Raises:
+        UserError: The reference is one of the texts.
+        DataError: A file cannot be read, a line does not fit its pair, or the numbers of lines differ.
+    """
+    if is_same_file(path, src) or is_same_file(path, tgt):
+        raise UserError(f"--reference {path} is one of the texts: name the file of their right links")
+    references = []
+    for number, (line, pair) in enumerate(zip_longest(iter_lines(path), iter_file_pairs(src, tgt)), 1):
+        if line is None or pair is None:
+            raise DataError(
+                f"{path} has {'fewer' if line is None else 'more'} lines than {src}: line n must align pair n"
+            )
+        references.append(parse_reference(line, (len(pair[0].split()), len(pair[1].split())), f"{path}, line {number}"))
+    return references
 
 
 # Words and pieces
@@ -188,15 +277,9 @@ def _words_in_plain_spaces(text: str) -> list[int]:
     numbers = _following_words(text, WORD)
     if not numbers or plain_spaces(text) == text:
         return numbers
+    visible = [(sign, number) for sign, number in zip(text, numbers, strict=True) if not _INVISIBLE.match(sign)]
     kept: list[int] = []
-    in_run = False
-    for character, number in zip(text, numbers, strict=True):
-        if _INVISIBLE.match(character):
-            continue
-        is_control = _CONTROL.match(character) is not None
-        if is_control and in_run:
-            kept[-1] = number
-        else:
-            kept.append(number)
-        in_run = is_control
+    for is_control, run in groupby(visible, key=lambda pair: _CONTROL.match(pair[0]) is not None):
+        run_numbers = [number for _, number in run]
+        kept += run_numbers[-1:] if is_control else run_numbers  # one space stands for a run of control characters
     return kept

@@ -17,9 +17,8 @@ import numpy as np
 
 from dstransformer.config import CaseChange, Modifier, Typos
 from dstransformer.data import UNK_ID, Tokenizer
-from dstransformer.data.plan import Indices, Lengths
-from dstransformer.data.reader import Int32
-from dstransformer.data.subwords import Pairs
+from dstransformer.data.plan import Indices, Lengths, Position
+from dstransformer.data.reader import Int32, Pairs
 from dstransformer.io.languages import language as known
 
 Change = Callable[[str], str]
@@ -92,46 +91,43 @@ class Augmentation:
         by_length = sorted(filter(None, symbols), key=lambda symbol: (-len(symbol), symbol))
         self._symbols = re.compile(f"({'|'.join(map(re.escape, by_length))})") if by_length else None
 
-    def modify(self, pairs: Pairs, rows: Indices, epoch: int, update: int, window: int = 0) -> Pairs:
+    def modify(self, pairs: Pairs, rows: Indices, position: Position) -> Pairs:
         """The pieces of pairs, of some of them after a change of their text.
 
         Args:
-            pairs: Ids and lengths, as ``Split.gather`` returns them.
-            rows: The numbers of the pairs in the training split, ``(pairs,)``.
-            epoch: The epoch.
-            update: The update within the window.
-            window: The window within the epoch.
+            pairs: The pairs, in stored pieces.
+            rows: The numbers of the pairs in the training split, ``(n,)``.
+            position: The position of their update.
         """
-        drawn = [(place, *self._draw(row, epoch, update, window)) for place, row in enumerate(rows.tolist())]
-        drawn = [(place, random, modifiers) for place, random, modifiers in drawn if modifiers]
+        drawn = [(number, *self._draw(row, position)) for number, row in enumerate(rows.tolist())]
+        drawn = [(number, random, modifiers) for number, random, modifiers in drawn if modifiers]
         if not drawn:
             return pairs
-        places = [place for place, _, _ in drawn]
-        sides = (pairs[:2], pairs[2:])
-        stored = [_take(*side, places) for side in sides]
+        numbers = [number for number, _, _ in drawn]
+        stored = [_take(*side, numbers) for side in pairs.sides]
         texts = [tokenizer.decode(side) for tokenizer, side in zip(self._tokenizers, stored, strict=True)]
         changed = [
-            self._change(src, tgt, random, modifiers, self._languages[bisect(self._ends, int(rows[place]))])
-            for src, tgt, (place, random, modifiers) in zip(*texts, drawn, strict=True)
+            self._change(src, tgt, random, modifiers, self._languages[bisect(self._ends, int(rows[number]))])
+            for src, tgt, (number, random, modifiers) in zip(*texts, drawn, strict=True)
         ]
+        new_texts = list(zip(*changed, strict=True))
         encoded = [
-            tokenizer.encode([pair[side] for pair in changed], threads=1)
-            for side, tokenizer in enumerate(self._tokenizers)
+            tokenizer.encode(side, threads=1) for tokenizer, side in zip(self._tokenizers, new_texts, strict=True)
         ]
-        fits = [self._fits(*both) for both in zip(zip(*stored, strict=True), zip(*encoded, strict=True), strict=True)]
-        after = [
-            {
-                place: encoded[side][number]
-                for number, place in enumerate(places)
-                if fits[number] and changed[number][side] != texts[side][number]
-            }
-            for side in range(2)
+        fits = [
+            self._fits(src, new_src) and self._fits(tgt, new_tgt)
+            for src, tgt, new_src, new_tgt in zip(*stored, *encoded, strict=True)
         ]
-        return *_replace(*sides[0], after[0]), *_replace(*sides[1], after[1])
+        columns: list[Int32] = []
+        for side, old, new, pieces in zip(pairs.sides, texts, new_texts, encoded, strict=True):
+            replaced = [n for n in range(len(drawn)) if fits[n] and old[n] != new[n]]
+            columns += _replace(*side, {numbers[n]: pieces[n] for n in replaced})
+        return Pairs(*columns)
 
-    def _draw(self, row: int, epoch: int, update: int, window: int) -> tuple[Random, list[Modifier]]:
+    def _draw(self, row: int, position: Position) -> tuple[Random, list[Modifier]]:
         """The random numbers of a pair, and the modifiers that they choose."""
-        random = Random(f"{self._seed} {epoch} {update} {row}" + (f" {window}" if window else ""))
+        seed = f"{self._seed} {position.epoch} {position.update} {row}"
+        random = Random(f"{seed} {position.window}" if position.window else seed)
         return random, [modifier for modifier in self._modifiers if random.random() < modifier.probability]
 
     def _change(
@@ -157,11 +153,9 @@ class Augmentation:
             return change(text)
         return "".join(part if n % 2 else change(part) for n, part in enumerate(self._symbols.split(text)))
 
-    def _fits(self, stored: tuple[list[int], ...], encoded: tuple[list[int], ...]) -> bool:
-        return all(
-            before and 0 < len(after) <= self._max_pieces and UNK_ID not in before and UNK_ID not in after
-            for before, after in zip(stored, encoded, strict=True)
-        )
+    def _fits(self, before: Sequence[int], after: Sequence[int]) -> bool:
+        """Whether a sentence may change its pieces."""
+        return bool(before) and 0 < len(after) <= self._max_pieces and UNK_ID not in before and UNK_ID not in after
 
 
 def upper(text: str, language: str) -> str:

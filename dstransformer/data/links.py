@@ -12,8 +12,7 @@ from dstransformer.data import Split, Tokenizer
 from dstransformer.data.alignment import WordBorders
 from dstransformer.data.packing import Links, Packing
 from dstransformer.data.plan import Indices, Lengths
-from dstransformer.data.reader import Int32
-from dstransformer.data.subwords import Pairs
+from dstransformer.data.reader import Int32, Pairs
 
 Int64 = npt.NDArray[np.int64]
 
@@ -55,8 +54,8 @@ class LinkReader:
 
         Args:
             rows: The numbers of the pairs in the split, ``(n,)``.
-            stored: Their stored ids and lengths, as ``Split.gather`` returns them.
-            pairs: The ids and lengths that the micro-batch holds.
+            stored: The pairs in stored pieces.
+            pairs: The pairs in the pieces that the micro-batch holds.
         """
         links, counts = self._split.gather_links(rows)
         sentences = np.repeat(np.arange(len(rows)), counts)
@@ -68,11 +67,11 @@ class LinkReader:
         if not sentences.size:
             return None
         src_pieces, tgt_pieces, sentences = _link_pieces(links, sentences, *sides)
-        return _pack_links(src_pieces, tgt_pieces, sentences, pairs[1], pairs[3])
+        return _pack_links(src_pieces, tgt_pieces, sentences, pairs.src_lengths, pairs.tgt_lengths)
 
     def _words(self, pairs: Pairs) -> list[_Words]:
         sides = []
-        for borders, ids, lengths in zip(self._borders, pairs[::2], pairs[1::2], strict=True):
+        for borders, (ids, lengths) in zip(self._borders, pairs.sides, strict=True):
             begins = np.flatnonzero(borders.begins(ids, lengths))
             ends = np.cumsum(lengths, dtype=np.int64)
             counts = np.searchsorted(begins, ends) - np.searchsorted(begins, ends - lengths)
@@ -82,27 +81,27 @@ class LinkReader:
 
 def _link_pieces(links: Int32, sentences: Int64, src: _Words, tgt: _Words) -> tuple[Int64, Int64, Int64]:
     """Link each piece of a word with each piece of the other: both pieces, and the sentence, of each pair of pieces."""
-    words = src.firsts[sentences] + links[:, 0], tgt.firsts[sentences] + links[:, 1]
-    begins = [side.begins[own] for side, own in zip((src, tgt), words, strict=True)]
-    sizes = [side.begins[own + 1] - begin for side, own, begin in zip((src, tgt), words, begins, strict=True)]
-    counts = sizes[0] * sizes[1]
+    src_words, tgt_words = src.firsts[sentences] + links[:, 0], tgt.firsts[sentences] + links[:, 1]
+    src_begins, tgt_begins = src.begins[src_words], tgt.begins[tgt_words]
+    src_sizes, tgt_sizes = src.begins[src_words + 1] - src_begins, tgt.begins[tgt_words + 1] - tgt_begins
+    counts = src_sizes * tgt_sizes
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    width = np.repeat(sizes[1], counts)
+    width = np.repeat(tgt_sizes, counts)
     return (
-        np.repeat(begins[0], counts) + within // width,
-        np.repeat(begins[1], counts) + within % width,
+        np.repeat(src_begins, counts) + within // width,
+        np.repeat(tgt_begins, counts) + within % width,
         np.repeat(sentences, counts),
     )
 
 
 def _pack_links(src: Int64, tgt: Int64, sentences: Int64, src_lengths: Lengths, tgt_lengths: Lengths) -> Links:
     """Linked pieces, and the sentences that have them. In a packed batch each has one more token, begin or end."""
-    own, numbers = np.unique(sentences, return_inverse=True)
+    linked, numbers = np.unique(sentences, return_inverse=True)
     sides = []
     for pieces, lengths in ((src, src_lengths), (tgt, tgt_lengths)):
         begins = np.cumsum(lengths, dtype=np.int64) - lengths
-        packing = Packing.from_lengths(lengths[own] + 1)
-        rows = np.concatenate([np.arange(begins[n] + n, begins[n] + n + lengths[n] + 1) for n in own.tolist()])
+        packing = Packing.from_lengths(lengths[linked] + 1)
+        rows = np.concatenate([np.arange(begins[n] + n, begins[n] + n + lengths[n] + 1) for n in linked.tolist()])
         sides.append((torch.from_numpy(rows), packing, pieces - begins[sentences]))
     (src_rows, src_packing, src_places), (tgt_rows, tgt_packing, tgt_places) = sides
     tokens = numbers * tgt_packing.max_len + tgt_places

@@ -6,17 +6,17 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import count, pairwise
 
 import numpy as np
 
 from dstransformer.data import Split
 from dstransformer.data.augment import Augmentation
 from dstransformer.data.links import LinkReader
-from dstransformer.data.mixture import Mixture
-from dstransformer.data.packing import Links, PackedBatch, pack_pairs
-from dstransformer.data.plan import Budget, Indices, LengthSums, Position, deal
-from dstransformer.data.subwords import Pairs, SubwordSampling
-from dstransformer.data.windows import Window, build_planner
+from dstransformer.data.packing import PackedBatch, pack_pairs
+from dstransformer.data.plan import Indices, LengthSums, Position, deal
+from dstransformer.data.subwords import SubwordSampling
+from dstransformer.data.windows import Planner, Window
 
 
 @dataclass(frozen=True)
@@ -50,54 +50,73 @@ class Update:
         return self.sums.tgt_tokens
 
 
-class UpdateLoader:
-    """The endless stream of updates of a training split.
+class PairReader:
+    """Reads the micro-batches of a training split.
 
     Args:
         split: The training split of a corpus.
-        budget: Limits of an update and the number of its micro-batches.
-        seed: The seed of the order of the data.
-        rank: The rank of this process.
-        world_size: Number of processes; divides ``budget.micro_batches``.
-        prefetch: Number of updates kept ready.
-        pin_memory: Assemble batches in page-locked memory.
         subwords: Samples the pieces of each sentence; None takes them as they are stored.
-        mixture: Chooses the pairs of each epoch; None takes every pair once.
-        window_pairs: Pairs that are planned at once; 0 plans whole epochs. See :func:`build_planner`.
         augmentation: Changes the text of some pairs; None leaves it as it is stored.
         links: Reads the alignments of pairs; None leaves them out.
+
+    Attributes:
+        samples: Whether pieces differ from the stored ones, so that lengths are known only when they are read.
     """
 
     def __init__(
         self,
         split: Split,
-        budget: Budget,
-        *,
-        seed: int,
-        rank: int,
-        world_size: int,
-        prefetch: int,
-        pin_memory: bool,
         subwords: SubwordSampling | None = None,
-        mixture: Mixture | None = None,
-        window_pairs: int = 0,
         augmentation: Augmentation | None = None,
         links: LinkReader | None = None,
     ) -> None:
         self._split = split
-        self._micro_batches = budget.micro_batches
-        self._dealt = deal(budget.micro_batches, rank, world_size)
-        self._prefetch = prefetch
-        self._pin_memory = pin_memory
         self._subwords = subwords
-        self._planner = build_planner(split, budget, seed, mixture, window_pairs)
         self._augmentation = augmentation
         self._links = links
+        self.samples = subwords is not None or augmentation is not None
 
-    @property
-    def samples(self) -> bool:
-        """Whether pieces differ from the stored ones. If so, ``Update.sums`` covers this rank's sentences only."""
-        return self._subwords is not None or self._augmentation is not None
+    def read(self, rows: Indices, position: Position, micro_batch: int) -> PackedBatch:
+        """A micro-batch of an update.
+
+        Args:
+            rows: Its pairs, by their numbers in the split, ``(pairs,)``.
+            position: The position of the update.
+            micro_batch: The number of the micro-batch within the update.
+        """
+        stored = pairs = self._split.gather(rows)
+        if self._augmentation is not None:
+            pairs = self._augmentation.modify(pairs, rows, position)
+        if self._subwords is not None:
+            pairs = self._subwords.sample(pairs, position, micro_batch)
+        links = None if self._links is None else self._links.read(rows, stored, pairs)
+        return pack_pairs(*pairs)._replace(links=links)
+
+
+class UpdateLoader:
+    """The endless stream of updates of a training split.
+
+    Args:
+        planner: Plans the updates, see :func:`build_planner`.
+        reader: Reads their pairs.
+        rank: The rank of this process.
+        world_size: Number of processes; divides the number of micro-batches.
+        prefetch: Number of updates kept ready.
+        pin_memory: Assemble batches in page-locked memory.
+
+    Attributes:
+        samples: Whether pieces differ from the stored ones. If so, ``Update.sums`` covers this rank's sentences only.
+    """
+
+    def __init__(
+        self, planner: Planner, reader: PairReader, *, rank: int, world_size: int, prefetch: int, pin_memory: bool
+    ) -> None:
+        self._planner = planner
+        self._reader = reader
+        self._dealt = deal(planner.budget.micro_batches, rank, world_size)
+        self._prefetch = prefetch
+        self._pin_memory = pin_memory
+        self.samples = reader.samples
 
     def plan(self, epoch: int, window: int = 0) -> Window:
         """The updates of a window."""
@@ -119,53 +138,38 @@ class UpdateLoader:
     def _iter_positions(
         self, start: Position, worker: ThreadPoolExecutor
     ) -> Iterator[tuple[Window, Position, Position]]:
-        starts = self._iter_windows(start)
-        first = next(starts)
-        planned = worker.submit(self.plan, first.epoch, first.window)
-        while True:
+        """The window of each update, its position and that of the next update."""
+        planned = worker.submit(self.plan, start.epoch, start.window)
+        for first, next_first in pairwise(self._iter_windows(start)):
             window = planned.result()
-            next_first = next(starts)
             planned = worker.submit(self.plan, next_first.epoch, next_first.window)
-            for number in range(first.update, window.updates):
-                following = replace(first, update=number + 1) if number + 1 < window.updates else next_first
-                yield window, replace(first, update=number), following
-            first = next_first
+            positions = [replace(first, update=number) for number in range(first.update, window.updates)]
+            for position, following in pairwise([*positions, next_first]):
+                yield window, position, following
 
     def _iter_windows(self, start: Position) -> Iterator[Position]:
         """The position at which training enters each window, from ``start`` on."""
         yield start
-        epoch, window = start.epoch, start.window + 1
-        while True:
-            for number in range(window, self._planner.windows(epoch)):
-                yield Position(epoch, 0, number)
-            epoch, window = epoch + 1, 0
+        for epoch in count(start.epoch):
+            first = start.window + 1 if epoch == start.epoch else 0
+            for window in range(first, self._planner.windows(epoch)):
+                yield Position(epoch, window=window)
 
     def assemble(self, window: Window, position: Position, following: Position) -> Update:
         """This rank's share of an update of a window."""
-        places = window.cut(position.update, self._micro_batches)
+        places = window.cut(position.update, self._planner.budget.micro_batches)
         pairs = [window.pairs(micro_batch) for micro_batch in places]
-        own = [self._read(pairs[number], position, number) for number in self._dealt]
-        if not self.samples:
-            every = np.concatenate(places)
-            sums = LengthSums.of(window.src_lengths[every], window.tgt_lengths[every])
+        batches = [self._reader.read(pairs[number], position, number) for number in self._dealt]
+        if self.samples:
+            src_lengths = np.concatenate([batch.src_packing.lengths.numpy() for batch in batches])
+            tgt_lengths = np.concatenate([batch.tgt_packing.lengths.numpy() for batch in batches])
         else:
-            lengths = [np.concatenate([read[side] for read, _ in own]) + 1 for side in (1, 3)]
-            sums = LengthSums.of(*lengths)
-        batches = [pack_pairs(*read)._replace(links=links) for read, links in own]
+            update = window.plan.update(position.update)
+            src_lengths, tgt_lengths = window.src_lengths[update], window.tgt_lengths[update]
         return Update(
             position=position,
             following=following,
             batches=[batch.pin_memory() for batch in batches] if self._pin_memory else batches,
-            sums=sums,
+            sums=LengthSums.of(src_lengths, tgt_lengths),
             pairs=pairs,
         )
-
-    def _read(self, rows: Indices, position: Position, micro_batch: int) -> tuple[Pairs, Links | None]:
-        """The pairs of a micro-batch, in other pieces if they are sampled or augmented, and their alignments."""
-        stored = pairs = self._split.gather(rows)
-        epoch, update, window = position.epoch, position.update, position.window
-        if self._augmentation is not None:
-            pairs = self._augmentation.modify(pairs, rows, epoch, update, window)
-        if self._subwords is not None:
-            pairs = self._subwords.sample(pairs, epoch, update, micro_batch, window)
-        return pairs, None if self._links is None else self._links.read(rows, stored, pairs)

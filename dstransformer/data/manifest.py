@@ -247,16 +247,12 @@ class Manifest(_Section):
         for name, overlap in (self.overlap or {}).items():
             if name not in self.splits or overlap.sentences > self.splits[name].pairs:
                 raise ValueError(f"overlap.{name} names an unknown split or counts more pairs than the split has")
-        return self
-
-    @model_validator(mode="after")
-    def _dropped_of_parts_add_up(self) -> Self:
         dropped = [part.dropped for part in self.parts if part.dropped is not None]
         rules = self.cleaning.dropped.keys() | {rule for counts in dropped for rule in counts}
         for rule in sorted(rules) if dropped and len(dropped) == len(self.parts) else ():
-            whole, found = self.cleaning.dropped.get(rule, 0), sum(counts.get(rule, 0) for counts in dropped)
-            if whole != found:
-                raise ValueError(f"cleaning.dropped.{rule} is {whole}, but those of the parts add up to {found}")
+            stated, of_parts = self.cleaning.dropped.get(rule, 0), sum(counts.get(rule, 0) for counts in dropped)
+            if stated != of_parts:
+                raise ValueError(f"cleaning.dropped.{rule} is {stated}, but those of the parts add up to {of_parts}")
         return self
 
     @property

@@ -53,10 +53,6 @@ class Mixture:
             sum(weight * size for weight, size in zip(weights, self.sizes, strict=True)) for weights in self.weights
         )
 
-    def max_pairs(self) -> int:
-        """Approximate pairs of the largest epoch."""
-        return round(max(self.pairs()))
-
     def _take(self, source: int, weight: float, epoch: int, key: tuple[int, int]) -> Rows:
         """The pairs of a source in an epoch of its stage, counted from the source's first."""
         size = self.sizes[source]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dstransformer.data import BOS_ID, EOS_ID, Split
+from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.data.plan import Lengths
 from dstransformer.data.reader import Int32
 
@@ -296,11 +296,6 @@ class PackedBatch(NamedTuple):
     def pin_memory(self) -> PackedBatch:
         """The batch in page-locked memory."""
         return PackedBatch(*(one if one is None else one.pin_memory() for one in self))  # type: ignore[arg-type]
-
-
-def build_batch(split: Split, pairs: npt.NDArray[np.int64]) -> PackedBatch:
-    """Read the pairs with these numbers from a corpus and pack them."""
-    return pack_pairs(*split.gather(pairs))
 
 
 def pack_pairs(src_ids: Int32, src_lengths: Lengths, tgt_ids: Int32, tgt_lengths: Lengths) -> PackedBatch:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +118,27 @@ def text_digest(sources: Iterable[str], targets: Iterable[str]) -> str:
     for src, tgt in zip(sources, targets, strict=True):
         digest.update(f"{src}\n{tgt}\n".encode())
     return digest.hexdigest()[:32]
+
+
+class Pairs(NamedTuple):
+    """Sentence pairs as token ids, laid end to end, without BOS and EOS.
+
+    Attributes:
+        src_ids: Source ids, ``(sum of src_lengths,)``.
+        src_lengths: Source tokens of each pair, ``(n,)``.
+        tgt_ids: Target ids, ``(sum of tgt_lengths,)``.
+        tgt_lengths: Target tokens of each pair, ``(n,)``.
+    """
+
+    src_ids: Int32
+    src_lengths: Int32
+    tgt_ids: Int32
+    tgt_lengths: Int32
+
+    @property
+    def sides(self) -> tuple[tuple[Int32, Int32], tuple[Int32, Int32]]:
+        """Ids and lengths of the source, and of the target."""
+        return (self.src_ids, self.src_lengths), (self.tgt_ids, self.tgt_lengths)
 
 
 class Split:
@@ -249,17 +270,14 @@ class Split:
                 place, first = filled.stop, stop
         return src, tgt
 
-    def gather(self, indices: npt.NDArray[Any]) -> tuple[Int32, Int32, Int32, Int32]:
+    def gather(self, indices: npt.NDArray[Any]) -> Pairs:
         """Gather the pairs ``indices``, in that order, without padding.
-
-        Returns:
-            Flat source ids ``(sum of source lengths,)``, source lengths ``(n,)``, and the same of the target.
 
         Raises:
             IndexError: An index outside ``[0, len(self))``, or none.
         """
         groups, size = self._locate(indices)
-        return *_gather_column(self._src, groups, size), *_gather_column(self._tgt, groups, size)
+        return Pairs(*_gather_column(self._src, groups, size), *_gather_column(self._tgt, groups, size))
 
     def gather_links(self, indices: npt.NDArray[Any]) -> tuple[Int32, Int32]:
         """Gather the links between words of the pairs ``indices``, in that order.

@@ -17,11 +17,9 @@ import numpy as np
 
 from dstransformer.data import Tokenizer
 from dstransformer.data.alignment import WordBorders
-from dstransformer.data.plan import Lengths
-from dstransformer.data.reader import Int32
+from dstransformer.data.plan import Lengths, Position
+from dstransformer.data.reader import Int32, Pairs
 
-# Flat ids and lengths of the source, then of the target, as ``Split.gather`` returns them.
-Pairs = tuple[Int32, Int32, Int32, Int32]
 Word = tuple[int, ...]
 
 #: Maximum words whose segmentations are cached: about 60 MB.
@@ -66,19 +64,18 @@ class SubwordSampling(ABC):
     def _sample_word(self, word: Word, draws: Iterator[Any]) -> Word:
         """Sample the pieces of a word, given as its stored pieces."""
 
-    def sample(self, pairs: Pairs, epoch: int, update: int, micro_batch: int, window: int = 0) -> Pairs:
+    def sample(self, pairs: Pairs, position: Position, micro_batch: int) -> Pairs:
         """The pairs of a micro-batch in sampled pieces.
 
         Args:
-            pairs: Ids and lengths, as ``Split.gather`` returns them.
-            epoch: The epoch.
-            update: The update within the window.
-            micro_batch: The micro-batch within the update.
-            window: The window within the epoch.
+            pairs: The pairs, in stored pieces.
+            position: The position of the update.
+            micro_batch: The number of the micro-batch within the update.
         """
-        random = np.random.default_rng((self._seed, epoch, update, micro_batch, _STREAM + window))
-        src_ids, src_lengths, tgt_ids, tgt_lengths = pairs
-        return *self._src._sample(src_ids, src_lengths, random), *self._sample(tgt_ids, tgt_lengths, random)
+        key = (self._seed, position.epoch, position.update, micro_batch, _STREAM + position.window)
+        random = np.random.default_rng(key)
+        src, tgt = pairs.sides
+        return Pairs(*self._src._sample(*src, random), *self._sample(*tgt, random))
 
     def _sample(self, ids: Int32, lengths: Lengths, random: np.random.Generator) -> tuple[Int32, Int32]:
         ends = np.cumsum(lengths, dtype=np.int64)

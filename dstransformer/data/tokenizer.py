@@ -84,10 +84,11 @@ class Tokenizer:
         others = [piece for piece in range(pieces) if piece not in special]
         #: Number of ids: the four special ones, which the model may lack, and one for every other piece.
         self.vocab_size: int = len(special) + len(others)
-        self._piece_of_id = [*special, *others]
-        self._is_identity = self._piece_of_id == list(range(pieces))
+        #: The number of each id's piece in the SentencePiece model; negative for a special piece that it lacks.
+        self.model_pieces = (*special, *others)
+        self._is_identity = self.model_pieces == tuple(range(pieces))
         self._id_of_piece = [0] * pieces
-        for token, piece in enumerate(self._piece_of_id):
+        for token, piece in enumerate(self.model_pieces):
             if piece >= 0:
                 self._id_of_piece[piece] = token
 
@@ -132,11 +133,6 @@ class Tokenizer:
         """The tokenizer of the target side alone, which reads any text by the rule of that side."""
         return self if self.is_single else Tokenizer(self._model)
 
-    @property
-    def model_pieces(self) -> tuple[int, ...]:
-        """The number of each id's piece in the SentencePiece model; negative for a special piece that it lacks."""
-        return tuple(self._piece_of_id)
-
     @cached_property
     def shares_ids(self) -> bool:
         """Whether an id is the same piece on both sides, so that one matrix can hold the embeddings of both.
@@ -175,7 +171,9 @@ class Tokenizer:
         if isinstance(texts, str):
             raise TypeError(f"encode takes a list of texts, not one string: [{texts[:40]!r}]")
         plain = [plain_spaces(text) for text in texts]
-        return self._ids(self._processor.encode(plain, num_threads=threads))
+        rows: list[list[int]] = self._processor.encode(plain, num_threads=threads)
+        id_of_piece = self._id_of_piece
+        return rows if self._is_identity else [[id_of_piece[piece] for piece in row] for row in rows]
 
     def offsets(self, texts: Sequence[str], *, threads: int = 1) -> list[list[int]]:
         """The character of its text at which each piece begins; texts as :func:`plain_spaces` returns them."""
@@ -184,7 +182,7 @@ class Tokenizer:
 
     def decoded_offsets(self, ids: Sequence[int]) -> tuple[str, list[int]]:
         """The text of ids, before control characters are replaced, and where in it each begins. No id is special."""
-        (found,) = self._processor.decode([[self._piece_of_id[token] for token in ids]], return_type="proto")
+        (found,) = self._processor.decode([[self.model_pieces[token] for token in ids]], return_type="proto")
         return found.text, _begins(found.text, found)
 
     def proto(self) -> Any:
@@ -196,20 +194,16 @@ class Tokenizer:
     @property
     def model_type(self) -> str:
         """The kind of the model: ``bpe``, ``unigram``, ``word`` or ``char``."""
-        from sentencepiece import sentencepiece_model_pb2 as formats
-
-        kind = self.proto().trainer_spec.model_type
-        return str(formats.TrainerSpec.ModelType.Name(kind)).lower()
+        trained = self.proto().trainer_spec
+        return str(trained.ModelType.Name(trained.model_type)).lower()
 
     @cached_property
     def symbols(self) -> dict[str, int]:
         """Ids of the user-defined symbols, by their text."""
-        from sentencepiece import sentencepiece_model_pb2 as formats
-
-        user_defined = formats.ModelProto.SentencePiece.USER_DEFINED
-        pieces = self.proto().pieces
         return {
-            piece.piece: self._id_of_piece[number] for number, piece in enumerate(pieces) if piece.type == user_defined
+            piece.piece: self._id_of_piece[number]
+            for number, piece in enumerate(self.proto().pieces)
+            if piece.type == piece.USER_DEFINED
         }
 
     def scores(self) -> dict[str, tuple[int, float]]:
@@ -217,17 +211,11 @@ class Tokenizer:
         model = self._processor
         return {
             model.id_to_piece(piece): (token, model.get_score(piece))
-            for token, piece in enumerate(self._piece_of_id)
+            for token, piece in enumerate(self.model_pieces)
             if token > EOS_ID
             and not (model.is_byte(piece) or model.is_control(piece) or model.is_unused(piece))
             and model.id_to_piece(piece) not in self.symbols
         }
-
-    def _ids(self, pieces: list[list[int]]) -> list[list[int]]:
-        if self._is_identity:
-            return pieces
-        id_of_piece = self._id_of_piece
-        return [[id_of_piece[piece] for piece in row] for row in pieces]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode each row of ids to text. PAD, BOS and EOS are left out, UNK becomes ``⁇``.
@@ -258,14 +246,14 @@ class Tokenizer:
         """
         special = ("<pad>", "<unk>", "<s>", "</s>")
         return [
-            special[token] if token < len(special) else self._processor.id_to_piece(self._piece_of_id[token])
+            special[token] if token < len(special) else self._processor.id_to_piece(self.model_pieces[token])
             for token in map(int, ids)
         ]
 
     def _pieces(self, row: list[int]) -> list[int]:
         if min(row, default=0) < 0:
             raise IndexError(f"id {min(row)} is outside of the vocabulary of {self.vocab_size} pieces")
-        pieces = [self._piece_of_id[token] for token in row]
+        pieces = [self.model_pieces[token] for token in row]
         return [piece for piece in pieces if piece >= 0]
 
     def __reduce__(self) -> tuple[Any, ...]:

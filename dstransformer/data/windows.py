@@ -122,7 +122,7 @@ def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple
     Returns:
         The pairs that are planned at once, repeated ones as often as they are used, and the bytes.
     """
-    uses = pairs if mixture is None else mixture.max_pairs()
+    uses = pairs if mixture is None else round(max(mixture.pairs()))
     if is_windowed(pairs, window_pairs):  # of a window and the next, a repeated block as often as it is used
         return min(uses, window_pairs), 2 * (_LENGTH_BYTES + _ORDER_BYTES) * min(uses, window_pairs)
     if mixture is None:
@@ -135,7 +135,7 @@ class EpochPlanner:
     """Plans whole epochs: an epoch is one window. The lengths of all pairs are held in memory."""
 
     def __init__(self, split: Split, budget: Budget, seed: int, mixture: Mixture | None) -> None:
-        self._budget = budget
+        self.budget = budget
         self._seed = seed
         self._mixture = mixture
         self._lengths = training_lengths(split)
@@ -157,7 +157,7 @@ class EpochPlanner:
         """
         del window
         rows = None if self._mixture is None else self._mixture.rows(self._seed, epoch)
-        plan = plan_epoch(*self._lengths, self._seed, epoch, self._budget, rows)
+        plan = plan_epoch(*self._lengths, self._seed, epoch, self.budget, rows)
         start = np.zeros(1, dtype=np.int64)
         return Window(plan, *self._lengths, start, start)
 
@@ -178,7 +178,7 @@ class WindowPlanner:
         block_pairs: int = BLOCK_PAIRS,
     ) -> None:
         self._split = split
-        self._budget = budget
+        self.budget = budget
         self._seed = seed
         self._window_pairs = window_pairs
         sizes = (len(split),) if mixture is None else mixture.sizes
@@ -221,7 +221,7 @@ class WindowPlanner:
         random = np.random.default_rng((self._seed, epoch, _STREAM, window + 1))
         sizes = ends - firsts
         passed = [self._count_pairs(shuffled[:block]) / self._count_pairs(blocks) for block in (first, end)]
-        plan = plan_updates(*lengths, random, self._budget, (epoch + passed[0], epoch + passed[1]))
+        plan = plan_updates(*lengths, random, self.budget, (epoch + passed[0], epoch + passed[1]))
         return Window(plan, *lengths, firsts, np.cumsum(sizes) - sizes)
 
     def _count_windows(self, blocks: npt.NDArray[np.int32]) -> int:

@@ -6,7 +6,6 @@ A shard is an Arrow stream of one record batch, so that a reader can address its
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,15 @@ class SplitWriter:
     ) -> None:
         """Create ``folder``, which must not exist."""
         folder.mkdir()
-        columns = {"src": _list_of(_id_type(src_vocab_size or vocab_size)), "tgt": _list_of(_id_type(vocab_size))}
+        columns = {"src": pa.list_(_id_type(src_vocab_size or vocab_size)), "tgt": pa.list_(_id_type(vocab_size))}
         if has_text:
-            columns |= {"src_text": _value("string"), "tgt_text": _value("string")}
+            columns |= {"src_text": pa.string(), "tgt_text": pa.string()}
         if aligned:
-            columns |= {"alignment": _list_of("uint16")}
-        self._features = columns
-        self.schema = _arrow_schema(columns)
+            columns |= {"alignment": pa.list_(pa.uint16())}
+        self._features = {name: _feature(kind) for name, kind in columns.items()}
+        # `datasets` looks for the features of its columns in this metadata.
+        metadata = {"huggingface": json.dumps({"info": {"features": self._features}})}
+        self.schema = pa.schema(columns, metadata)
         self._folder = folder
         self._shard_rows = shard_rows
         self._has_text = has_text
@@ -124,29 +125,15 @@ class SplitWriter:
         self._written.append((path, rows, file_sha256(path)))
 
 
-def _id_type(vocab_size: int) -> str:
-    return "uint16" if vocab_size <= 1 << 16 else "int32"
+def _id_type(vocab_size: int) -> pa.DataType:
+    return pa.uint16() if vocab_size <= 1 << 16 else pa.int32()
 
 
-def _value(dtype: str) -> dict[str, Any]:
+def _feature(kind: pa.DataType) -> dict[str, Any]:
     """A feature of ``datasets``, as its ``Features.to_dict`` writes it."""
-    return {"dtype": dtype, "_type": "Value"}
-
-
-def _list_of(dtype: str) -> dict[str, Any]:
-    return {"feature": _value(dtype), "_type": "List"}
-
-
-def _arrow_schema(features: Mapping[str, Any]) -> pa.Schema:
-    """The schema of columns, with the metadata in which ``datasets`` looks for their features."""
-
-    def arrow_type(feature: Mapping[str, Any]) -> pa.DataType:
-        if feature["_type"] == "List":
-            return pa.list_(arrow_type(feature["feature"]))
-        return pa.type_for_alias(feature["dtype"])
-
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    return pa.schema({name: arrow_type(feature) for name, feature in features.items()}, metadata)
+    if pa.types.is_list(kind):
+        return {"feature": _feature(kind.value_type), "_type": "List"}
+    return {"dtype": str(kind), "_type": "Value"}
 
 
 class CorpusWriter:

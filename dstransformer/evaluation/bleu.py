@@ -16,7 +16,7 @@ from sacrebleu.tokenizers.tokenizer_base import BaseTokenizer
 from sacremoses import MosesTokenizer
 
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.evaluation.result import Score
+from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.io.languages import is_chinese_or_japanese, is_divided, language
 
 logger = logging.getLogger(__name__)
@@ -177,25 +177,12 @@ def score(translations: Sequence[str], references: Sequence[str], tokenize: str 
     )
 
 
-def ter(translations: Sequence[str], references: Sequence[str], *, asian: bool = False) -> Score:
-    """Translation edit rate (Snover et al., 2006) in percent: edits per word of the reference; lower is better.
-
-    It takes far longer than BLEU, so training does without it.
-
-    Args:
-        translations: Detokenised translations.
-        references: Detokenised references.
-        asian: See :func:`ter_metric`.
-
-    Raises:
-        DataError: There are no sentences, or the numbers of translations and references differ.
-    """
-    _check_counts(translations, references)
-    return _corpus_score("ter", ter_metric(asian=asian), translations, references)
-
-
 def ter_metric(*, asian: bool) -> TER:
-    """Sacrebleu's TER; ``asian`` divides Chinese and Japanese into characters, for which it needs ``normalized``."""
+    """Sacrebleu's translation edit rate (Snover et al., 2006): edits per word of the reference, in percent.
+
+    It takes far longer than BLEU, so training does without it. ``asian`` divides Chinese and Japanese into characters,
+    for which it needs ``normalized``.
+    """
     return TER(normalized=asian, asian_support=asian)
 
 
@@ -223,13 +210,37 @@ def compound_split_bleu(translations: Sequence[str], references: Sequence[str], 
     _check_counts(translations, references)
     name = (language(code).tag or code).partition("-")[0]
     moses = MosesTokenizer(lang=name)
-    split = [[_split_compounds(moses, text) for text in side] for side in (translations, references)]
-    scored = _corpus_score("bleu_compound_split", BLEU(tokenize="none", smooth_method="none", force=True), *split)
+
+    def split(text: str) -> str:
+        return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", moses.tokenize(text.translate(_PLAIN_MARKS), return_str=True))
+
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    scored = _corpus_score("bleu_compound_split", metric, list(map(split, translations)), list(map(split, references)))
     return replace(scored, signature=f"{scored.signature}|moses:{name}|quotes:plain|compounds:split")
 
 
-def _split_compounds(moses: MosesTokenizer, text: str) -> str:
-    return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", moses.tokenize(text.translate(_PLAIN_MARKS), return_str=True))
+def score_translations(
+    translations: Sequence[str], references: Sequence[str], code: str | None, tokenize: str = "13a"
+) -> Evaluation:
+    """Score translations: BLEU, chrF, TER and, in a language that Moses divides, the paper's compound-split BLEU.
+
+    Args:
+        translations: Detokenised translations.
+        references: Detokenised references.
+        code: Code of the target language; None leaves out the paper's BLEU.
+        tokenize: See :func:`bleu_tokenizer`.
+
+    Raises:
+        DataError: There are no sentences, or the numbers of translations and references differ.
+    """
+    if not any(map(str.strip, translations)):
+        logger.warning("every line of the translation is empty: the scores are meaningless")
+    scores = score(translations, references, tokenize)
+    plain = [joined_pieces(side, tokenize) for side in (translations, references)]
+    scores += (_corpus_score("ter", ter_metric(asian=is_asian(tokenize, code, references)), *plain),)
+    if code is not None and language(code).tag is not None and language(code).tokenizer == "13a":
+        scores += (compound_split_bleu(*plain, code),)  # Moses divides no Chinese, Japanese, Thai …
+    return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
 
 
 def _corpus_score(

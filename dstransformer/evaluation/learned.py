@@ -113,7 +113,13 @@ class LearnedMetric:
         ]
         if self._process is None:
             self._start()
-        answer = self._ask({"samples": samples, "batch_size": BATCH_SIZE})
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps({"samples": samples, "batch_size": BATCH_SIZE}), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            raise self._exit_error(self._process) from None
+        answer = self._read(self._process)
         if "error" in answer:
             label = Score(self.name, 0.0).label
             raise DstError(f"{label} failed: {shown(answer['error'], quote=False, limit=300)}")
@@ -164,16 +170,6 @@ class LearnedMetric:
             self.close()
             raise
         return facts
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._exit_error(self._process) from None
-        return self._read(self._process)
 
     def _read(self, process: subprocess.Popen[str]) -> dict[str, Any]:
         assert process.stdout is not None

@@ -45,15 +45,16 @@ def published_test_set(name: str, languages: str) -> TestSet:
         raise UserError(f"--test-set {name}: name the folder of the set, {kind}:DIR")
     if not folder.is_dir():
         raise DataError(f"--test-set {name}: {folder} is not a folder; download the set, and name its folder")
-    splits = _SPLITS.get(kind, ())
-    if split and split not in splits:
-        known = f"; it has {' and '.join(splits)}" if splits else ""
+    splits = _SPLITS.get(kind, ("",))
+    split = split or splits[0]
+    if split not in splits:
+        known = f"; it has {' and '.join(splits)}" if kind in _SPLITS else ""
         raise UserError(f"--test-set {name}: {kind} has no split {shown(split)}{known}")
-    return _READERS[kind](folder, split, languages)
+    title = kind if split == splits[0] else f"{kind}/{split}"
+    return _READERS[kind](title, folder, split, languages)
 
 
-def _read_flores(folder: Path, split: str, languages: str) -> TestSet:
-    split = split or _SPLITS["flores200"][0]
+def _read_flores(title: str, folder: Path, split: str, languages: str) -> TestSet:
     folder = folder if folder.name == split else folder / split
     files: dict[str, Path] = {}
     for ending in (f".{split}", ".jsonl", ".parquet") if folder.is_dir() else ():
@@ -65,11 +66,10 @@ def _read_flores(folder: Path, split: str, languages: str) -> TestSet:
             f"{folder} is not of FLORES-200: it has no file such as eng_Latn.{split}, eng_Latn.jsonl or "
             "eng_Latn.parquet"
         )
-    pair = _codes(languages, list(files), str(folder))
-    return _two_files("flores200" if split == _SPLITS["flores200"][0] else f"flores200/{split}", pair, files)
+    return _two_files(title, folder, files, languages)
 
 
-def _read_ntrex(folder: Path, _: str, languages: str) -> TestSet:
+def _read_ntrex(title: str, folder: Path, _: str, languages: str) -> TestSet:
     folder = folder / "NTREX-128" if (folder / "NTREX-128").is_dir() else folder
     files = {
         path.name.removeprefix(begin).removesuffix(".txt"): path
@@ -79,10 +79,10 @@ def _read_ntrex(folder: Path, _: str, languages: str) -> TestSet:
     }
     if not files:
         raise DataError(f"{folder} is not of NTREX-128: it has no file such as {_NTREX_SRC}eng.txt")
-    return _two_files("ntrex", _codes(languages, list(files), str(folder)), files)
+    return _two_files(title, folder, files, languages)
 
 
-def _read_wmt24pp(folder: Path, _: str, languages: str) -> TestSet:
+def _read_wmt24pp(title: str, folder: Path, _: str, languages: str) -> TestSet:
     """Read a set from English; the sentences that its authors mark as bad sources are left out."""
     files = {path.stem.partition("-")[2]: path for path in _listed(folder) if path.match("en-*.jsonl")}
     if not files:
@@ -101,22 +101,19 @@ def _read_wmt24pp(folder: Path, _: str, languages: str) -> TestSet:
     if not rows:
         raise DataError(f"{path} has no sentence whose source is not marked as bad")
     sources, references = zip(*rows, strict=True)
-    return TestSet(f"wmt24pp {src}-{tgt}", sources, references, str(path), str(path))
+    return TestSet(f"{title} {src}-{tgt}", sources, references, str(path), str(path))
 
 
-def _read_bouquet(folder: Path, split: str, languages: str) -> TestSet:
+def _read_bouquet(title: str, folder: Path, split: str, languages: str) -> TestSet:
     """Read its sentences. The file of a language has that on its source side, and English on the other."""
-    split = split or _SPLITS["bouquet"][0]
-    place = folder / "data" / "sentence_level" / split
-    files = {path.stem: path for path in _listed(place) if path.suffix == ".parquet"} if place.is_dir() else {}
+    inner = folder / "data" / "sentence_level" / split
+    files = {path.stem: path for path in _listed(inner) if path.suffix == ".parquet"} if inner.is_dir() else {}
     if not files:
         raise DataError(f"{folder} is not of BOUQuET: it has no data/sentence_level/{split}/eng_Latn.parquet")
-    pair = _codes(languages, list(files), str(place))
-    name = "bouquet" if split == _SPLITS["bouquet"][0] else f"bouquet/{split}"
-    return _two_files(name, pair, files, ("uniq_id", "src_text"))
+    return _two_files(title, inner, files, languages, ("uniq_id", "src_text"))
 
 
-_READERS: Mapping[str, Callable[[Path, str, str], TestSet]] = {
+_READERS: Mapping[str, Callable[[str, Path, str, str], TestSet]] = {
     "flores200": _read_flores,
     "ntrex": _read_ntrex,
     "wmt24pp": _read_wmt24pp,
@@ -145,21 +142,23 @@ def _codes(languages: str, codes: Sequence[str], where: str) -> tuple[str, str]:
 
 
 def _two_files(
-    name: str, pair: tuple[str, str], files: Mapping[str, Path], columns: tuple[str, str] = ("id", "text")
+    title: str, folder: Path, files: Mapping[str, Path], languages: str, columns: tuple[str, str] = ("id", "text")
 ) -> TestSet:
+    """The test set of two of the files of a folder, which are given by the codes of their languages."""
+    pair = _codes(languages, list(files), str(folder))
     src, ref = (files[code] for code in pair)
     sources, references = _sentences(src, *columns), _sentences(ref, *columns)
     check_lines(src, len(sources), ref, len(references))
     if apart := sources.keys() ^ references.keys():
         only = f"only one has a record whose {columns[0]} is {min(apart)}"
         raise DataError(f"{src} and {ref} do not belong together: {only}")
-    return TestSet(f"{name} {'-'.join(pair)}", tuple(sources.values()), tuple(references.values()), str(src), str(ref))
+    return TestSet(f"{title} {'-'.join(pair)}", tuple(sources.values()), tuple(references.values()), str(src), str(ref))
 
 
 def _sentences(path: Path, key: str, column: str) -> dict[Any, str]:
     """The sentences of a file in order: its lines by number, or the texts of its records by their keys."""
     if path.suffix == ".jsonl":
-        records = [(where, record) for where, record in _records(path)]
+        records = list(_records(path))
     elif path.suffix == ".parquet":
         records = [(f"{path}, row {row}", record) for row, record in enumerate(_rows(path, key, column), 1)]
     else:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.errors import DstError, counted
+from dstransformer.evaluation.bleu import score_translations
 from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.evaluation.significance import Comparison
-from dstransformer.evaluation.testset import TestSet, check_lines, evaluate_test_set, score_translations
+from dstransformer.evaluation.testset import TestSet, check_lines
 from dstransformer.io.progress import Advance
 from dstransformer.io.text import iter_lines
 
@@ -95,22 +97,22 @@ def evaluate_bundle(
         language: Code of the target language of a bundle that does not know its own.
         learned: Learned metrics, to add their scores.
         is_lenient: Whether a learned metric that fails is a warning.
-        write: Called with each translation, in order.
+        write: Called with each translation, in order, before scoring.
         progress: Called with the number of sentences just translated.
     """
     results = []
     facts = bundle_facts(bundle, translator, tokenize)
     for test_set in test_sets:
         assert test_set.sources is not None
-        evaluation = evaluate_test_set(
-            test_set.sources,
-            test_set.references,
-            translator,
-            language=target_language(bundle, translator) or language,
-            tokenize=tokenize,
-            write=write,
-            progress=progress,
-        )
+        began = time.perf_counter()
+        translations = translator.translate(test_set.sources, progress)
+        seconds = time.perf_counter() - began
+        if write is not None:
+            for translation in translations:
+                write(translation)
+        target = target_language(bundle, translator) or language
+        evaluation = score_translations(translations, test_set.references, target, tokenize)
+        evaluation = replace(evaluation, seconds=seconds)
         texts: Sequence[str] = test_set.sources
         tags: set[str] = set()
         if translator.tags is not None:
@@ -211,15 +213,13 @@ def format_table(results: Sequence[SystemResult], comparisons: Mapping[str, Comp
         results: The results, test set by test set.
         comparisons: The test of significance of each test set, by its name; empty if there was none.
     """
-    names = list(dict.fromkeys(score.name for result in results for score in result.evaluation.scores))
-    labels = {score.name: score.label for result in results for score in result.evaluation.scores}
-    rows = [["test set", "system", *(labels[name] for name in names)]]
+    columns = {score.name: score for result in results for score in result.evaluation.scores}
+    rows = [["test set", "system", *(score.label for score in columns.values())]]
     for result in results:
         scores = {score.name: score for score in result.evaluation.scores}
-        cells = [_format_cell(scores.get(name), result, comparisons.get(result.test_set.name)) for name in names]
+        cells = [_format_cell(scores.get(name), result, comparisons.get(result.test_set.name)) for name in columns]
         rows.append([result.test_set.name, result.system, *cells])
-    signatures = {score.name: score.signature for result in results for score in result.evaluation.scores}
-    footnotes = [f"{labels[name]}: {signatures[name]}" for name in names]
+    footnotes = [f"{score.label}: {score.signature}" for score in columns.values()]
     footnotes += dict.fromkeys(comparison.describe() for comparison in comparisons.values())
     return "\n".join([*_align(rows), "", *footnotes])
 
@@ -230,11 +230,12 @@ def _format_cell(score: Score | None, result: SystemResult, comparison: Comparis
     text = f"{score.value:.2f}"
     if comparison is None or score.name not in comparison.differences:
         return text
-    found = comparison.differences[score.name][comparison.systems.index(result.system)]
-    interval = "" if found.interval is None else f" ± {found.interval:.2f}"
-    if found.p_value is None:
-        return f"{text}{interval}"
-    return f"{text}{interval} (p {found.p_value:.4f}{'*' if found.is_significant else ''})"
+    difference = comparison.differences[score.name][comparison.systems.index(result.system)]
+    if difference.interval is not None:
+        text += f" ± {difference.interval:.2f}"
+    if difference.p_value is not None:
+        text += f" (p {difference.p_value:.4f}{'*' if difference.is_significant else ''})"
+    return text
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,37 +1,25 @@
-"""Test sets, in text files or in sacrebleu's cache, and the evaluation of a model on one."""
+"""Test sets, in text files or in sacrebleu's cache."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dstransformer.data.reader import text_digest
 from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.errors import DataError, UserError, counted, shown
-from dstransformer.evaluation.bleu import compound_split_bleu, is_asian, joined_pieces, score, ter
-from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.io.compression import without_ending
 from dstransformer.io.glance import judge_empty
 from dstransformer.io.languages import divide_codes, matching_codes
-from dstransformer.io.languages import language as known
 from dstransformer.io.text import is_same_file, iter_lines
 
 logger = logging.getLogger(__name__)
-
-
-class SentenceTranslator(Protocol):
-    """A model that translates sentences one to one, in order."""
-
-    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
-        """Translate sentences. ``progress`` is called after each batch with its number of sentences."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -85,18 +73,20 @@ class TestSet:
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
 
-def read_test_set(src: str, ref: str) -> tuple[list[str], list[str]]:
-    """Read source sentences and reference translations from two plain or gzipped files, one sentence per line.
+def read_test_set(name: str, src: str | None, ref: str) -> TestSet:
+    """Read a test set from two plain or gzipped files, one sentence per line; without ``src`` it has references only.
 
     Raises:
         UserError: Both are the same file.
         DataError: A file cannot be read, is empty or not UTF-8, or the numbers of lines differ.
     """
-    if is_same_file(src, ref):
+    if src is not None and is_same_file(src, ref):
         raise UserError(f"--src and --ref are the same file, {ref}: name the reference translation")
-    sources, references = list(iter_lines(src)), list(iter_lines(ref))
-    check_lines(src, len(sources), ref, len(references))
-    return sources, references
+    sources = None if src is None else tuple(iter_lines(src))
+    references = tuple(iter_lines(ref))
+    if sources is not None:
+        check_lines(src, len(sources), ref, len(references))
+    return TestSet(name, sources, references, src, ref)
 
 
 def check_lines(path: object, lines: int, other: object, expected: int) -> None:
@@ -121,14 +111,7 @@ def read_test_sets(src: Sequence[str], ref: Sequence[str]) -> list[TestSet]:
     """
     if src and len(src) != len(ref):
         raise UserError(f"--src is given {len(src)} times and --ref {len(ref)} times: give both for each test set")
-    sets = []
-    for number, (name, path) in enumerate(zip(_short_names(ref), ref, strict=True)):
-        if src:
-            sources, references = read_test_set(src[number], path)
-            sets.append(TestSet(name, tuple(sources), tuple(references), src[number], path))
-        else:
-            sets.append(TestSet(name, None, tuple(iter_lines(path)), None, path))
-    return sets
+    return [read_test_set(*files) for files in zip(_short_names(ref), src or [None] * len(ref), ref, strict=True)]
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
@@ -168,73 +151,17 @@ def cached_test_set(name: str, languages: str) -> TestSet:
             f"--test-set {name}: {paths[missing[0]]} is not in sacrebleu's cache; "
             f"`sacrebleu -t {name} -l {languages} --echo src >{os.devnull}` downloads it"
         )
-    sources, references = read_test_set(str(paths["src"]), str(paths[ref]))
-    return TestSet(f"{name} {languages}", tuple(sources), tuple(references), str(paths["src"]), str(paths[ref]))
+    return read_test_set(f"{name} {languages}", str(paths["src"]), str(paths[ref]))
 
 
 def _cached_pair(languages: str, pairs: Sequence[str], name: str) -> str:
     """The pair of a test set that means these languages: ``en-ja`` for ``en-jpn``."""
     if languages in pairs:
         return languages
-    sides = [tuple(pair.split("-", 1)) for pair in pairs]
-    wanted = divide_codes(languages, list(dict.fromkeys(code for both in sides for code in both)))
-    found = [
-        pair
-        for pair, both in zip(pairs, sides, strict=True)
-        if all(matching_codes(code, [own]) for code, own in zip(wanted, both, strict=True))
-    ]
+    codes = dict.fromkeys(code for pair in pairs for code in pair.split("-", 1))
+    src, tgt = divide_codes(languages, list(codes))
+    sides = {pair: pair.split("-", 1) for pair in pairs}
+    found = [pair for pair, (a, b) in sides.items() if matching_codes(src, [a]) and matching_codes(tgt, [b])]
     if len(found) != 1:
         raise UserError(f"--test-set {name} has no {languages}, only {', '.join(pairs)}")
     return found[0]
-
-
-def evaluate_test_set(
-    sources: Sequence[str],
-    references: Sequence[str],
-    translator: SentenceTranslator,
-    *,
-    language: str | None = None,
-    tokenize: str = "13a",
-    write: Callable[[str], None] | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Evaluation:
-    """Translate a test set and score it against its reference.
-
-    Args:
-        sources: Source sentences.
-        references: The reference translation of each source sentence.
-        translator: The model.
-        language: Code of the target language. If given, the paper's compound-split BLEU is computed as well.
-        tokenize: The tokenizer of BLEU, see :func:`dstransformer.evaluation.bleu.bleu_tokenizer`.
-        write: Called with each translation, in order, before scoring.
-        progress: See :meth:`SentenceTranslator.translate`.
-    """
-    began = time.perf_counter()
-    translations = translator.translate(sources, progress)
-    seconds = time.perf_counter() - began
-    if write is not None:
-        for translation in translations:
-            write(translation)
-    scored = score_translations(translations, references, language, tokenize)
-    return replace(scored, seconds=seconds)
-
-
-def score_translations(
-    translations: Sequence[str], references: Sequence[str], language: str | None, tokenize: str = "13a"
-) -> Evaluation:
-    """Score translations: BLEU, chrF, TER and, in a language that Moses divides, the paper's compound-split BLEU.
-
-    Raises:
-        DataError: There are no sentences, or the numbers of translations and references differ.
-    """
-    if not any(map(str.strip, translations)):
-        logger.warning("every line of the translation is empty: the scores are meaningless")
-    outputs, wanted = joined_pieces(translations, tokenize), joined_pieces(references, tokenize)
-    scores: tuple[Score, ...] = (
-        *score(translations, references, tokenize),
-        ter(outputs, wanted, asian=is_asian(tokenize, language, references)),
-    )
-    moses = language is not None and known(language).tag is not None and known(language).tokenizer == "13a"
-    if language is not None and moses:  # Moses divides no Chinese, Japanese, Thai …
-        scores = (*scores, compound_split_bleu(outputs, wanted, language))
-    return Evaluation(scores, sentences=len(translations), translations=tuple(translations))

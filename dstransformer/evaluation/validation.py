@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dstransformer.config import Config, Precision
 from dstransformer.data import Corpus, Split, Tokenizer
-from dstransformer.data.packing import build_batch
+from dstransformer.data.packing import pack_pairs
 from dstransformer.data.plan import plan_batches
 from dstransformer.data.windows import training_lengths
 from dstransformer.distributed.supervision.session import Session
@@ -178,7 +178,7 @@ class Validator:
         sums = torch.zeros(3, dtype=torch.float64)
         # The lengths include EOS, which the plan counts again; without it, empty targets would be left out.
         for pairs in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
-            batch = build_batch(split, own[pairs]).to(self._world.device)
+            batch = pack_pairs(*split.gather(own[pairs])).to(self._world.device)
             loss, terms = self._objective(*batch)
             sums += torch.tensor([float(loss), float(terms["nll"]), batch.tgt_out.numel()], dtype=torch.float64)
         return sums
@@ -250,12 +250,9 @@ def score_directions(
 
 def interleaved(rows: Mapping[str, range]) -> list[int]:
     """The positions of outputs, in turn of each direction; see :func:`score_directions` for their order."""
-    begins, begin = [], 0
-    for own in rows.values():
-        begins.append((begin, len(own)))
-        begin += len(own)
-    longest = max(length for _, length in begins)
-    return [first + place for place in range(longest) for first, length in begins if place < length]
+    positions = count()
+    directions = [list(islice(positions, len(own))) for own in rows.values()]
+    return [position for turn in zip_longest(*directions) for position in turn if position is not None]
 
 
 def validation_sets(bundle: Bundle) -> list[TestSet]:

@@ -11,11 +11,12 @@ from dstransformer.config import Config
 from dstransformer.data import Corpus
 from dstransformer.data.augment import Augmentation, TextPart
 from dstransformer.data.links import LinkReader
-from dstransformer.data.loader import Update, UpdateLoader
+from dstransformer.data.loader import PairReader, Update, UpdateLoader
 from dstransformer.data.mixture import Mixture
 from dstransformer.data.packing import PackedBatch
 from dstransformer.data.plan import LengthSums, Position, build_budget
 from dstransformer.data.subwords import BpeDropout, SubwordSampling, UnigramSampling
+from dstransformer.data.windows import build_planner
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World
@@ -66,20 +67,20 @@ class UpdateStream:
 
 def build_loader(config: Config, corpus: Corpus, mixture: Mixture | None, world: World) -> UpdateLoader:
     """Build what plans the updates of a run and assembles this rank's share of each."""
-    training = config.training
+    training, split = config.training, corpus.split("train")
+    reader = PairReader(
+        split,
+        subwords=_build_subword_sampling(config, corpus),
+        augmentation=_build_augmentation(config, corpus),
+        links=LinkReader(split, corpus.tokenizer) if config.loss.guided_alignment else None,
+    )
     return UpdateLoader(
-        corpus.split("train"),
-        build_budget(config.batch),
-        seed=training.seed,
+        build_planner(split, build_budget(config.batch), training.seed, mixture, training.window_pairs),
+        reader,
         rank=world.rank,
         world_size=world.world_size,
         prefetch=training.prefetch,
         pin_memory=world.device.type == "cuda",
-        subwords=_build_subword_sampling(config, corpus),
-        mixture=mixture,
-        window_pairs=training.window_pairs,
-        augmentation=_build_augmentation(config, corpus),
-        links=LinkReader(corpus.split("train"), corpus.tokenizer) if config.loss.guided_alignment else None,
     )
 
 

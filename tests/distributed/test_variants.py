@@ -13,7 +13,7 @@ from support.training.runs import TINY, losses, records
 
 from dstransformer.config import load_config
 from dstransformer.data import Corpus
-from dstransformer.data.packing import build_batch
+from dstransformer.data.packing import pack_pairs
 from dstransformer.model import Transformer
 from dstransformer.model.objective import Objective
 from dstransformer.model.ops import int8_values
@@ -128,7 +128,7 @@ def validation_loss(weights: dict[str, torch.Tensor], corpus_path: Path) -> floa
     split = corpus.split("validation")
     model = Transformer(config.model, corpus.tokenizer.vocab_size).eval()
     model.load_state_dict(weights)
-    batch = build_batch(split, np.arange(len(split)))
+    batch = pack_pairs(*split.gather(np.arange(len(split))))
     return float(Objective(model, config.loss.label_smoothing)(*batch).loss) / batch.tgt_out.numel()
 
 

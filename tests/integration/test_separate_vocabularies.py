@@ -15,6 +15,7 @@ from support.training.runs import TINY, records
 
 from dstransformer.cli import main
 from dstransformer.data import Corpus
+from dstransformer.data.plan import Position
 from dstransformer.data.subwords import BpeDropout
 from dstransformer.decoding import Translator
 from dstransformer.decoding.scoring import Scorer
@@ -83,7 +84,7 @@ def test_bpe_dropout_divides_each_side_by_its_own_merges(corpus: Path) -> None:
     opened = Corpus.open(corpus)
     tokenizer = opened.tokenizer
     before = opened.split("validation").gather(np.arange(20))
-    after = BpeDropout(tokenizer, 0.3, 1, None).sample(before, 0, 0, 0)
+    after = BpeDropout(tokenizer, 0.3, 1, None).sample(before, Position(), 0)
     for own, place in ((tokenizer.src, 0), (tokenizer, 2)):
         assert own.decode([after[place].tolist()]) == own.decode([before[place].tolist()])
         assert len(after[place]) > len(before[place])

@@ -10,7 +10,7 @@ import torch
 
 from dstransformer.data import Corpus
 from dstransformer.data.links import LinkReader
-from dstransformer.data.packing import build_batch
+from dstransformer.data.packing import pack_pairs
 from dstransformer.model import Transformer, save_bundle
 from dstransformer.model.objective import Objective
 from support.models.packed import load_tiny, overriding
@@ -50,9 +50,9 @@ def trained_bundle(
     order = np.random.default_rng(1)
     for update in range(updates):
         rows = order.choice(len(split), sentences, replace=False)
-        batch = build_batch(split, rows)
+        pairs = split.gather(rows)
+        batch = pack_pairs(*pairs)
         if reader is not None:
-            pairs = split.gather(rows)
             batch = batch._replace(links=reader.read(rows, pairs, pairs))
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * min(1.0, (update + 1) / 50, *([2 * (1 - update / updates)] if anneal else []))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
-from itertools import islice
 from random import Random
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.data.corpora import TEXT, small_tokenizer, train_model, write_corpus
+from support.data.loading import build_loader, take
 
 from dstransformer.config import CaseChange, Modifier, Typos, load_config
 from dstransformer.config.schema import OtherModifier
@@ -27,9 +26,10 @@ from dstransformer.data.augment import (
     upper,
     without_end_marks,
 )
-from dstransformer.data.loader import Update, UpdateLoader
+from dstransformer.data.loader import Update
 from dstransformer.data.plan import Budget, LengthSums, Position
-from dstransformer.data.subwords import BpeDropout, Pairs
+from dstransformer.data.reader import Pairs
+from dstransformer.data.subwords import BpeDropout
 from dstransformer.errors import ConfigError
 
 BUDGET = Budget(src_tokens=400, tgt_tokens=400, micro_batches=4)
@@ -62,15 +62,14 @@ def build(
 
 
 def texts(pairs: Pairs, tokenizer: Tokenizer | None = None) -> tuple[list[str], list[str]]:
-    sides = ((pairs[0], pairs[1]), (pairs[2], pairs[3]))
-    rows = ([row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])] for ids, lengths in sides)
+    rows = ([row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])] for ids, lengths in pairs.sides)
     src, tgt = ((tokenizer or small_tokenizer()).decode(side) for side in rows)
     return src, tgt
 
 
-def modify(augmentation: Augmentation, src: list[str], tgt: list[str], *place: int) -> tuple[list[str], list[str]]:
+def modify(augmentation: Augmentation, src: list[str], tgt: list[str]) -> tuple[list[str], list[str]]:
     rows = np.arange(len(src), dtype=np.int64)
-    return texts(augmentation.modify((*encode(src), *encode(tgt)), rows, *(place or (0, 0))))
+    return texts(augmentation.modify(Pairs(*encode(src), *encode(tgt)), rows, Position()))
 
 
 SRC, TGT = [TEXT[0], TEXT[2]] * 50, [TEXT[1], TEXT[3]] * 50
@@ -98,37 +97,39 @@ def test_each_modifier_changes_the_sides_it_is_for() -> None:
 
 
 def test_pairs_are_chosen_with_the_given_probability_and_others_keep_their_pieces() -> None:
-    pairs = (*encode(SRC * 20), *encode(TGT * 20))
-    after = build(CaseChange(modifier="upper", probability=0.2)).modify(pairs, np.arange(2000), 0, 0)
+    pairs = Pairs(*encode(SRC * 20), *encode(TGT * 20))
+    after = build(CaseChange(modifier="upper", probability=0.2)).modify(pairs, np.arange(2000), Position())
     src, tgt = texts(after)
     changed = [text.isupper() for text in src]
     assert np.mean(changed) == pytest.approx(0.2, abs=0.03)
     assert [text.isupper() for text in tgt] == changed
-    rows = [np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (pairs[:2], after[:2])]
+    rows = [np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (pairs.sides[0], after.sides[0])]
     for before, now, is_changed in zip(*rows, changed, strict=True):
         assert is_changed != np.array_equal(before, now)
 
 
 def test_changes_depend_on_seed_epoch_update_and_pair_only() -> None:
-    pairs = (*encode(SRC), *encode(TGT))
+    pairs = Pairs(*encode(SRC), *encode(TGT))
     rows = np.arange(100)
-    places = [(0, 0), (1, 0), (0, 1)]
-    found = [build(*ALL, seed=seed).modify(pairs, rows, *place)[0].tobytes() for seed in (1, 2) for place in places]
+    positions = [Position(), Position(epoch=1), Position(update=1), Position(window=1)]
+    found = [
+        build(*ALL, seed=seed).modify(pairs, rows, place).src_ids.tobytes() for seed in (1, 2) for place in positions
+    ]
     assert len(set(found)) == len(found)
     assert found == [
-        build(*ALL, seed=seed).modify(pairs, rows, *place)[0].tobytes() for seed in (1, 2) for place in places
+        build(*ALL, seed=seed).modify(pairs, rows, place).src_ids.tobytes() for seed in (1, 2) for place in positions
     ]
     order = np.random.default_rng(1).permutation(100)
-    src, tgt = texts(build(*ALL).modify(pairs, rows, 0, 0))
-    shuffled = (*encode([SRC[row] for row in order]), *encode([TGT[row] for row in order]))
-    again = texts(build(*ALL).modify(shuffled, order, 0, 0))
+    src, tgt = texts(build(*ALL).modify(pairs, rows, Position()))
+    shuffled = Pairs(*encode([SRC[row] for row in order]), *encode([TGT[row] for row in order]))
+    again = texts(build(*ALL).modify(shuffled, order, Position()))
     assert again == ([src[row] for row in order], [tgt[row] for row in order])
 
 
 def test_letters_change_case_as_in_the_language_of_their_part() -> None:
     parts = (TextPart(1, "en", "de"), TextPart(0, "en", "fr"), TextPart(2, "tr", "en"))
-    pairs = (*encode(["in"] * 3), *encode(["in"] * 3))
-    changed = texts(build(UPPER, parts=parts).modify(pairs, np.array([2, 0, 1]), 0, 0))
+    pairs = Pairs(*encode(["in"] * 3), *encode(["in"] * 3))
+    changed = texts(build(UPPER, parts=parts).modify(pairs, np.array([2, 0, 1]), Position()))
     assert changed == (["İN", "IN", "İN"], ["IN"] * 3)
 
 
@@ -143,7 +144,7 @@ def test_random_numbers_stay_the_same() -> None:
 def test_symbols_that_a_user_defined_stay_whole() -> None:
     tokenizer = Tokenizer(train_model(user_defined_symbols=["▁<bt>", "[num]"], vocab_size=344))
     sentence = "<bt> Two men are talking in front of [num] small houses."
-    pairs = (*encode([sentence] * 50, tokenizer), *encode([TEXT[3]] * 50, tokenizer))
+    pairs = Pairs(*encode([sentence] * 50, tokenizer), *encode([TEXT[3]] * 50, tokenizer))
     typos = Typos(modifier="typos", probability=1.0, rate=1.0)
     for modifiers in (
         [UPPER],
@@ -152,33 +153,34 @@ def test_symbols_that_a_user_defined_stay_whole() -> None:
         [NOISE],
         [typos, UPPER, NOISE],
     ):
-        after = build(*modifiers, tokenizer=tokenizer).modify(pairs, np.arange(50), 0, 0)
+        after = build(*modifiers, tokenizer=tokenizer).modify(pairs, np.arange(50), Position())
         tag, number = (tokenizer.symbols[symbol] for symbol in ("▁<bt>", "[num]"))
-        begins = np.cumsum(after[1]) - after[1]
-        assert (after[0][begins] == tag).all()
-        assert (after[0] == number).sum() == 50
-        assert len(after[0]) != len(pairs[0])
+        begins = np.cumsum(after.src_lengths) - after.src_lengths
+        assert (after.src_ids[begins] == tag).all()
+        assert (after.src_ids == number).sum() == 50
+        assert len(after.src_ids) != len(pairs.src_ids)
 
 
 def test_pairs_that_cannot_be_changed_keep_their_pieces() -> None:
     ids, lengths = encode(SRC[:2])
     unknown = ids.copy()
     unknown[1] = UNK_ID
-    kept = build(UPPER).modify((unknown, lengths, ids, lengths), np.arange(2), 0, 0)
-    assert np.array_equal(kept[0][: lengths[0]], unknown[: lengths[0]])
-    assert np.array_equal(kept[2][: lengths[0]], ids[: lengths[0]]), "both sides or none"
-    assert len(kept[0]) > len(ids), "the other pair is changed"
+    kept = build(UPPER).modify(Pairs(unknown, lengths, ids, lengths), np.arange(2), Position())
+    assert np.array_equal(kept.src_ids[: lengths[0]], unknown[: lengths[0]])
+    assert np.array_equal(kept.tgt_ids[: lengths[0]], ids[: lengths[0]]), "both sides or none"
+    assert len(kept.src_ids) > len(ids), "the other pair is changed"
     gaps = np.array([0, *lengths], dtype=np.int32)
-    empty = build(*ALL).modify((ids, gaps, ids, gaps), np.arange(3), 0, 0)
-    assert empty[1][0] == empty[3][0] == 0
+    empty = build(*ALL).modify(Pairs(ids, gaps, ids, gaps), np.arange(3), Position())
+    assert empty.src_lengths[0] == empty.tgt_lengths[0] == 0
     longest = int(lengths.max())
-    short = build(UPPER, max_pieces=longest).modify((ids, lengths, ids, lengths), np.arange(2), 0, 0)
-    assert short[1].max() <= longest
-    assert build(UPPER).modify((ids[:0], lengths[:0], ids[:0], lengths[:0]), np.arange(0), 0, 0)[0].size == 0
+    short = build(UPPER, max_pieces=longest).modify(Pairs(ids, lengths, ids, lengths), np.arange(2), Position())
+    assert short.src_lengths.max() <= longest
+    nothing = Pairs(ids[:0], lengths[:0], ids[:0], lengths[:0])
+    assert build(UPPER).modify(nothing, np.arange(0), Position()).src_ids.size == 0
     no_bytes = Tokenizer(train_model(byte_fallback=False, vocab_size=90))
-    pairs = (*encode(SRC, no_bytes), *encode(TGT, no_bytes))
-    after = build(NOISE, tokenizer=no_bytes).modify(pairs, np.arange(100), 0, 0)
-    assert UNK_ID not in after[0]
+    pairs = Pairs(*encode(SRC, no_bytes), *encode(TGT, no_bytes))
+    after = build(NOISE, tokenizer=no_bytes).modify(pairs, np.arange(100), Position())
+    assert UNK_ID not in after.src_ids
 
 
 def test_case_follows_the_language() -> None:
@@ -225,13 +227,10 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
 
 
 def load(split: Split, rank: int = 0, world_size: int = 1, start: Position | None = None) -> list[Update]:
-    loader = UpdateLoader(
-        split, BUDGET, seed=1, rank=rank, world_size=world_size, prefetch=2, pin_memory=False,
-        subwords=BpeDropout(small_tokenizer(), 0.1, 1, None), augmentation=build(*ALL),
-    )  # fmt: skip
+    dropout = BpeDropout(small_tokenizer(), 0.1, 1, None)
+    loader = build_loader(split, BUDGET, rank=rank, world_size=world_size, subwords=dropout, augmentation=build(*ALL))
     assert loader.samples
-    with closing(loader.iter_updates(start or Position())) as updates:
-        return list(islice(updates, 12))
+    return take(loader, 12, start)
 
 
 def test_all_layouts_and_resumed_runs_compute_the_same(split: Split) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.corpora import Rows, write_corpus
+from support.data.loading import build_loader, take
 
 from dstransformer.config import BatchStage, load_config
 from dstransformer.data import Corpus, Split
-from dstransformer.data.loader import Update, UpdateLoader
-from dstransformer.data.plan import Budget, Position, build_budget, describe_stages, plan_epoch
+from dstransformer.data.loader import Update
+from dstransformer.data.plan import Budget, build_budget, describe_stages, plan_epoch
 from dstransformer.data.windows import WindowPlanner, check_split, training_lengths
 from dstransformer.errors import ConfigError, DataError
 
@@ -105,29 +104,25 @@ def test_stages_go_on_from_window_to_window(
     assert sorted(used) == list(range(PAIRS))
 
 
-def take(split: Split, count: int, start: Position, window_pairs: int, **changes: Any) -> list[Update]:
-    options = {"seed": 1, "rank": 0, "world_size": 1, "prefetch": 2, "pin_memory": False} | changes
-    budget = Budget(100, 100, 2, (BatchStage(epochs=0.3, share=0.4), BatchStage(epochs=1, share=0.7)))
-    loader = UpdateLoader(split, budget, window_pairs=window_pairs, **options)
-    with closing(loader.iter_updates(start)) as updates:
-        return list(islice(updates, count))
-
-
 def contents(updates: list[Update]) -> list[Any]:
     return [(update.position, [batch.tgt_out.tolist() for batch in update.batches]) for update in updates]
 
 
 @pytest.mark.parametrize("window_pairs", [0, 60])
 def test_ranks_share_out_the_updates_and_a_stage_resumes_anywhere(split: Split, window_pairs: int) -> None:
-    whole = take(split, 90, Position(), window_pairs)
+    budget = Budget(100, 100, 2, (BatchStage(epochs=0.3, share=0.4), BatchStage(epochs=1, share=0.7)))
+    loader = build_loader(split, budget, window_pairs=window_pairs)
+    whole = take(loader, 90)
     sizes = [sum(map(len, update.pairs)) for update in whole]
     assert np.mean(sizes[:8]) < np.mean(sizes[12:20]) < np.mean(sizes[-10:])
-    shares = [take(split, 90, Position(), window_pairs, rank=rank, world_size=2) for rank in range(2)]
+    shares = [
+        take(build_loader(split, budget, window_pairs=window_pairs, rank=rank, world_size=2), 90) for rank in range(2)
+    ]
     for number, update in enumerate(whole):
         dealt = [share[number].batches[0].tgt_out.tolist() for share in shares]
         assert dealt == [batch.tgt_out.tolist() for batch in update.batches]
     for passed in (3, 15, 40):
-        rest = take(split, 90 - passed, whole[passed - 1].following, window_pairs)
+        rest = take(loader, 90 - passed, whole[passed - 1].following)
         assert contents(rest) == contents(whole[passed:])
 
 

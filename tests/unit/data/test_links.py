@@ -14,7 +14,9 @@ from dstransformer.data import Corpus
 from dstransformer.data.alignment import WordBorders
 from dstransformer.data.links import LinkReader
 from dstransformer.data.packing import Links
-from dstransformer.data.subwords import BpeDropout, Pairs
+from dstransformer.data.plan import Position
+from dstransformer.data.reader import Pairs
+from dstransformer.data.subwords import BpeDropout
 
 SRC = ["the big houses jump", "two men talk", "a small fox runs over it", "no link here"]
 TGT = ["die großen Häuser springen", "zwei Männer unterhalten sich", "es rennt ein Fuchs", "gar nichts"]
@@ -37,16 +39,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def expected(corpus: Corpus, rows: list[int], pairs: Pairs) -> dict[tuple[int, int, int], float]:
     """The share of each linked pair of pieces, by sentence, target piece and source piece, computed one by one."""
     borders = WordBorders(corpus.tokenizer)
-    src, tgt = (borders.numbers(pairs[side], pairs[side + 1]) for side in (0, 2))
+    src, tgt = (borders.numbers(*side) for side in pairs.sides)
     found: dict[tuple[int, int, int], float] = {}
     src_begin = tgt_begin = 0
     for sentence, row in enumerate(rows):
-        own = src[src_begin : src_begin + pairs[1][sentence]], tgt[tgt_begin : tgt_begin + pairs[3][sentence]]
+        own = (
+            src[src_begin : src_begin + pairs.src_lengths[sentence]],
+            tgt[tgt_begin : tgt_begin + pairs.tgt_lengths[sentence]],
+        )
         links = {(int(a), int(b)) for a, _, b in (link.partition("-") for link in ALIGNMENTS[row].split())}
         cells = [(t, s) for t, b in enumerate(own[1]) for s, a in enumerate(own[0]) if (a, b) in links]
         counts = Counter(t for t, _ in cells)
         found |= {(sentence, t, s): 1 / counts[t] for t, s in cells}
-        src_begin, tgt_begin = src_begin + pairs[1][sentence], tgt_begin + pairs[3][sentence]
+        src_begin, tgt_begin = src_begin + pairs.src_lengths[sentence], tgt_begin + pairs.tgt_lengths[sentence]
     return found
 
 
@@ -61,19 +66,21 @@ def test_links_equal_those_found_one_by_one(corpus: Corpus, dropout: float) -> N
     split, rows = corpus.split("train"), [2, 3, 0, 1]
     stored = pairs = split.gather(np.array(rows))
     if dropout:
-        pairs = BpeDropout(corpus.tokenizer, dropout, 1, None).sample(pairs, 0, 0, 0)
-        assert len(pairs[0]) > len(stored[0])
+        pairs = BpeDropout(corpus.tokenizer, dropout, 1, None).sample(pairs, Position(), 0)
+        assert len(pairs.src_ids) > len(stored.src_ids)
     links = LinkReader(split, corpus.tokenizer).read(np.array(rows), stored, pairs)
     assert links is not None
     found, wanted = cells(links, [0, 2, 3]), expected(corpus, rows, pairs)
     assert found.keys() == wanted.keys()
     assert all(found[cell] == pytest.approx(wanted[cell]) for cell in wanted)
-    lengths = [pairs[side][[0, 2, 3]] + 1 for side in (1, 3)]
+    lengths = [side[[0, 2, 3]] + 1 for side in (pairs.src_lengths, pairs.tgt_lengths)]
     assert [packing.lengths.tolist() for packing in (links.src_packing, links.tgt_packing)] == [
         one.tolist() for one in lengths
     ]
-    begins = np.cumsum(pairs[1] + 1) - pairs[1] - 1
-    assert links.src_rows.tolist() == [row for n in (0, 2, 3) for row in range(begins[n], begins[n] + pairs[1][n] + 1)]
+    begins = np.cumsum(pairs.src_lengths + 1) - pairs.src_lengths - 1
+    assert links.src_rows.tolist() == [
+        row for n in (0, 2, 3) for row in range(begins[n], begins[n] + pairs.src_lengths[n] + 1)
+    ]
     assert torch.equal(links.to(torch.device("cpu")).places, links.places)
 
 

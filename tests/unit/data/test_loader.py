@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.corpora import Rows, write_corpus
+from support.data.loading import build_loader, take
 from torch import Tensor
 
 from dstransformer.data import BOS_ID, EOS_ID, Corpus, Split
-from dstransformer.data.loader import Update, UpdateLoader
+from dstransformer.data.loader import Update
 from dstransformer.data.packing import PackedBatch, Packing
 from dstransformer.data.plan import Budget, Position
 from dstransformer.errors import DataError
@@ -45,16 +46,6 @@ ROWS = draw_rows(90)
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
     return Corpus.open(write_corpus(tmp_path_factory.mktemp("loader") / "corpus", ROWS)).split("train")
-
-
-def build_loader(split: Split, budget: Budget = BUDGET, **changes: Any) -> UpdateLoader:
-    options = {"seed": 1, "rank": 0, "world_size": 1, "prefetch": 2, "pin_memory": False} | changes
-    return UpdateLoader(split, budget, **options)
-
-
-def take(loader: UpdateLoader, count: int, start: Position = START) -> list[Update]:
-    with closing(loader.iter_updates(start)) as updates:
-        return list(islice(updates, count))
 
 
 def sentences(flat: Tensor, packing: Packing) -> list[tuple[int, ...]]:
@@ -103,7 +94,7 @@ def test_an_epoch_holds_every_pair_once_in_the_updates_of_its_plan(
 
 
 def test_the_next_epoch_follows_the_last_update(split: Split) -> None:
-    loader = build_loader(split)
+    loader = build_loader(split, BUDGET)
     count = loader.plan(0).updates
     updates = take(loader, count + 2)
     within = [Position(0, number) for number in range(1, count)]
@@ -119,9 +110,9 @@ def test_the_next_epoch_follows_the_last_update(split: Split) -> None:
 def test_starting_from_a_position_continues_the_sequence(
     split: Split, window_pairs: int, seed: int, passed: int, prefetch: int
 ) -> None:
-    whole = take(build_loader(split, seed=seed, window_pairs=window_pairs), passed + 4)
+    whole = take(build_loader(split, BUDGET, seed=seed, window_pairs=window_pairs), passed + 4)
     start = whole[passed - 1].following if passed else START
-    rest = take(build_loader(split, seed=seed, prefetch=prefetch, window_pairs=window_pairs), 4, start)
+    rest = take(build_loader(split, BUDGET, seed=seed, prefetch=prefetch, window_pairs=window_pairs), 4, start)
     assert contents(rest) == contents(whole[passed:])
     assert [update.position for update in rest] == [update.position for update in whole[passed:]]
     assert [update.following for update in rest] == [update.following for update in whole[passed:]]
@@ -167,10 +158,10 @@ class DamagedSplit(Split):
 
 def test_a_background_failure_is_raised_when_its_update_is_due(split: Split) -> None:
     damaged = DamagedSplit(split.folder, split.info)
-    loader = build_loader(damaged, prefetch=5)
+    loader = build_loader(damaged, BUDGET, prefetch=5)
     damaged.damaged = int(loader.plan(0).update(3)[0])
     updates = loader.iter_updates(START)
-    assert contents(list(islice(updates, 3))) == contents(take(build_loader(split), 3))
+    assert contents(list(islice(updates, 3))) == contents(take(build_loader(split, BUDGET), 3))
     with pytest.raises(OSError, match="the disk is damaged"):
         next(updates)
     assert loader_threads() == []
@@ -184,7 +175,7 @@ def test_an_epoch_that_cannot_be_planned_is_refused(split: Split) -> None:
 
 
 def test_closing_early_leaves_no_thread_behind(split: Split) -> None:
-    with closing(build_loader(split, prefetch=5).iter_updates(START)) as updates:
+    with closing(build_loader(split, BUDGET, prefetch=5).iter_updates(START)) as updates:
         next(updates)
         assert loader_threads()
     assert loader_threads() == []

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from functools import cache
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 from support.data.corpora import TEXT, train_model, write_corpus
+from support.data.loading import build_loader, take
 
 from data_prep.grammar.sentences import generate_pairs
 from dstransformer.data import BOS_ID, EOS_ID, UNK_ID, Corpus, Split, Tokenizer
-from dstransformer.data.loader import Update, UpdateLoader
+from dstransformer.data.loader import Update
 from dstransformer.data.plan import Budget, LengthSums, Position
-from dstransformer.data.subwords import BpeDropout, Pairs, SubwordSampling, UnigramSampling, Word
+from dstransformer.data.reader import Pairs
+from dstransformer.data.subwords import BpeDropout, SubwordSampling, UnigramSampling, Word
 
 BUDGET = Budget(src_tokens=400, tgt_tokens=400, micro_batches=4)
 SENTENCES = [text + " " + "Zwei Männer unterhalten sich."[: 5 + place % 20] for place, text in enumerate(TEXT * 8)]
@@ -53,7 +53,7 @@ def encode(kind: str, texts: list[str], *symbols: str) -> tuple[np.ndarray, np.n
 
 
 def pairs(kind: str) -> Pairs:
-    return *encode(kind, SENTENCES), *encode(kind, SENTENCES[::-1])
+    return Pairs(*encode(kind, SENTENCES), *encode(kind, SENTENCES[::-1]))
 
 
 def rows(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
@@ -62,15 +62,15 @@ def rows(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
 
 def sample_rows(sampling: SubwordSampling, ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
     """The sampled source side of sentences without a target."""
-    return rows(*sampling.sample((ids, lengths, ids[:0], lengths * 0), 0, 0, 0)[:2])
+    return rows(*sampling.sample(Pairs(ids, lengths, ids[:0], lengths * 0), Position(), 0)[:2])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_change_but_the_text_does_not(kind: str) -> None:
     before = pairs(kind)
-    after = build(kind).sample(before, 0, 0, 0)
-    for side in (slice(0, 2), slice(2, 4)):
-        old, new = (rows(*both[side]) for both in (before, after))
+    after = build(kind).sample(before, Position(), 0)
+    for sides in zip(before.sides, after.sides, strict=True):
+        old, new = (rows(*side) for side in sides)
         assert tokenizer(kind).decode(new) == tokenizer(kind).decode(old)
         assert old != new
         assert sum(map(len, new)) > sum(map(len, old))
@@ -78,15 +78,16 @@ def test_pieces_change_but_the_text_does_not(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_depend_on_seed_epoch_update_and_micro_batch(kind: str) -> None:
-    places = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    places = [(Position(), 0), (Position(epoch=1), 0), (Position(update=1), 0), (Position(), 1)]
     found, again = (
         [build(kind, seed=seed).sample(pairs(kind), *place) for seed in (1, 2) for place in places] for _ in range(2)
     )
     for one, two in zip(found, again, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
     assert len({one[0].tobytes() for one in found}) == len(found)
-    both = build(kind).sample((*encode(kind, SENTENCES), *encode(kind, SENTENCES)), 0, 0, 0)
-    assert rows(*both[:2]) != rows(*both[2:]), "the two sides differ"
+    same = Pairs(*encode(kind, SENTENCES), *encode(kind, SENTENCES))
+    src, tgt = build(kind).sample(same, Position(), 0).sides
+    assert rows(*src) != rows(*tgt), "the two sides differ"
 
 
 @pytest.mark.parametrize(("kind", "amount"), [("bpe", 1e-12), ("unigram", 10_000.0)])
@@ -160,11 +161,9 @@ def corpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def load(split: Split, sampling: SubwordSampling | None, rank: int = 0, world_size: int = 1) -> list[Update]:
-    options = {"seed": 1, "rank": rank, "world_size": world_size, "prefetch": 2, "pin_memory": False}
-    loader = UpdateLoader(split, BUDGET, subwords=sampling, **options)  # type: ignore[arg-type]
+    loader = build_loader(split, BUDGET, rank=rank, world_size=world_size, subwords=sampling)
     assert loader.samples == (sampling is not None)
-    with closing(loader.iter_updates(Position())) as updates:
-        return list(islice(updates, 2 * loader.plan(0).updates))
+    return take(loader, 2 * loader.plan(0).updates)
 
 
 def test_all_layouts_compute_the_same_pieces_and_lengths_and_others_in_each_epoch(corpus: tuple[str, Split]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.corpora import Rows, write_corpus
+from support.data.loading import build_loader, take
 
 from dstransformer.data import Corpus, Split
-from dstransformer.data.loader import UpdateLoader
 from dstransformer.data.mixture import Mixture
 from dstransformer.data.plan import Budget, Position, plan_epoch
+from dstransformer.data.reader import Pairs
 from dstransformer.data.subwords import BpeDropout
 from dstransformer.data.windows import Planner, WindowPlanner, build_planner, check_split, training_lengths
 from dstransformer.errors import ConfigError, DataError
@@ -125,17 +124,14 @@ def test_a_mixture_without_a_whole_block_is_refused(split: Split) -> None:
 
 
 def test_positions_go_through_windows_and_epochs(split: Split) -> None:
-    loader = UpdateLoader(
-        split, BUDGET, seed=1, rank=0, world_size=1, prefetch=2, pin_memory=False, window_pairs=WINDOW
-    )
+    loader = build_loader(split, BUDGET, window_pairs=WINDOW)
     expected = [
         Position(epoch, number, window)
         for epoch in range(2)
         for window in range(PAIRS // WINDOW)
         for number in range(loader.plan(epoch, window).updates)
     ]
-    with closing(loader.iter_updates(Position())) as stream:
-        updates = list(islice(stream, len(expected)))
+    updates = take(loader, len(expected))
     assert [update.position for update in updates] == expected
     assert [update.following for update in updates] == [*expected[1:], Position(2, 0, 0)]
     pairs = Counter(np.concatenate([part for update in updates for part in update.pairs]).tolist())
@@ -146,11 +142,11 @@ def test_bpe_dropout_differs_between_windows_and_repeats(corpus: Corpus) -> None
     dropout = BpeDropout(corpus.tokenizer, 0.5, 1, None)
     ids = corpus.tokenizer.encode(["The quick brown fox jumps over the lazy dog."])[0]
     flat_ids, lengths = np.array(ids, dtype=np.int32), np.array([len(ids)], dtype=np.int32)
-    pairs = flat_ids, lengths, flat_ids, lengths
-    sampled = [dropout.sample(pairs, 0, 0, 0, window)[0].tolist() for window in (0, 1, 2, 1)]
+    pairs = Pairs(flat_ids, lengths, flat_ids, lengths)
+    sampled = [dropout.sample(pairs, Position(window=window), 0).src_ids.tolist() for window in (0, 1, 2, 1)]
     assert sampled[1] == sampled[3]
     assert len({tuple(one) for one in sampled}) == 3
-    assert sampled[0] == dropout.sample(pairs, 0, 0, 0)[0].tolist()
+    assert sampled[0] == dropout.sample(pairs, Position(), 0).src_ids.tolist()
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dstransformer.errors import UserError
-from dstransformer.evaluation.bleu import score, ter
+from dstransformer.evaluation.bleu import score_translations
 from dstransformer.evaluation.significance import Test, compare
 
 TEXT = "der Hund läuft über die grüne Wiese und bellt laut im Garten hinter dem alten Haus am Rand der Stadt"
@@ -39,7 +39,7 @@ def test_a_real_difference_is_significant_and_chance_is_not(test: str, samples: 
         assert not systems[2].is_significant, metric
         assert (systems[1].interval is None) == (test == "randomisation")
     for number, (_, translations) in enumerate(SYSTEMS):
-        expected = {one.name: one.value for one in (*score(translations, REFERENCES), ter(translations, REFERENCES))}
+        expected = score_translations(translations, REFERENCES, None).metrics
         assert {metric: found.differences[metric][number].score for metric in expected} == pytest.approx(expected)
     assert f"|{'bs' if test == 'bootstrap' else 'ar'}:{samples}|seed:12345|" in found.signatures["bleu"]
     assert f"{samples} {'resamples' if test == 'bootstrap' else 'trials'}, seed 12345" in found.describe()

@@ -2,22 +2,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from dstransformer.errors import DataError, UserError
-from dstransformer.evaluation.testset import TestSet, evaluate_test_set, read_test_set, read_test_sets
-
-
-class UpperCase:
-    """A translator that returns the source in capitals."""
-
-    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
-        if progress is not None:
-            progress(len(sentences))
-        return [sentence.upper() for sentence in sentences]
+from dstransformer.evaluation.bleu import score_translations
+from dstransformer.evaluation.testset import TestSet, read_test_set, read_test_sets
 
 
 @pytest.fixture
@@ -26,14 +17,12 @@ def src(tmp_path: Path) -> str:
     return str(tmp_path / "src")
 
 
-def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
+def test_translations_of_a_test_set_are_scored(src: str, tmp_path: Path) -> None:
     ref = tmp_path / "ref.gz"
     ref.write_bytes(gzip.compress(b"A DOG RUNS OVER THERE\n\nTHE FOX DOES NOT RUN\n"))
-    written: list[str] = []
-    done: list[int] = []
-    report = evaluate_test_set(*read_test_set(src, str(ref)), UpperCase(), write=written.append, progress=done.append)
-    assert written == ["A DOG RUNS OVER THERE", "", "THE FOX DOES NOT RUN"]
-    assert done == [3]
+    test_set = read_test_set("set", src, str(ref))
+    assert test_set.sources is not None
+    report = score_translations([sentence.upper() for sentence in test_set.sources], test_set.references, None)
     assert report.sentences == 3
     assert [(entry.name, round(entry.value, 6)) for entry in report.scores] == [
         ("bleu", 100.0),
@@ -51,7 +40,7 @@ def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
 
 def test_compound_split_bleu_is_reported_if_the_language_is_known(src: str) -> None:
     sentences = Path(src).read_text(encoding="utf-8").splitlines()
-    report = evaluate_test_set(sentences, sentences, UpperCase(), language="de")
+    report = score_translations([sentence.upper() for sentence in sentences], sentences, "de")
     assert [entry.label for entry in report.scores] == ["BLEU", "chrF2", "TER", "BLEU (compound-split)"]
     assert report.scores[0].value < 1
 
@@ -60,18 +49,9 @@ def test_a_source_given_as_its_own_reference_is_refused(src: str, tmp_path: Path
     (tmp_path / "link").symlink_to(src)
     for ref in (src, str(tmp_path / "link")):
         with pytest.raises(UserError, match=f"--src and --ref .*{ref}"):
-            read_test_set(src, ref)
+            read_test_set("set", src, ref)
     with pytest.raises(DataError, match="standard input"):
-        read_test_set(src, "-")
-
-
-class Silent:
-    """A translator that returns empty lines."""
-
-    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
-        if progress is not None:
-            progress(len(sentences))
-        return [""] * len(sentences)
+        read_test_set("set", src, "-")
 
 
 @pytest.mark.parametrize(("sources", "references", "empty"), [
@@ -102,7 +82,7 @@ def test_a_test_set_with_an_empty_side_is_refused(tmp_path: Path, src: str, ref:
 
 
 def test_translations_that_are_all_empty_cause_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    evaluate_test_set(["one", "two"], ["ein", "zwei"], Silent())
+    score_translations(["", " "], ["ein", "zwei"], None)
     assert "every line of the translation is empty: the scores are meaningless" in caplog.text
 
 
@@ -116,4 +96,4 @@ def test_unusable_files_are_refused(src: str, tmp_path: Path, content: bytes | N
     if content is not None:
         (tmp_path / "ref").write_bytes(content)
     with pytest.raises(DataError, match=complaint):
-        read_test_set(src, str(tmp_path / "ref"))
+        read_test_set("set", src, str(tmp_path / "ref"))

@@ -144,7 +144,7 @@ def test_a_pair_that_a_mixture_repeats_is_planned_as_often(toy_corpus: Path) -> 
     config = load_config("toy", [*BUDGET, mixture])
     experiment = build(config, corpus)
     assert experiment.mixture is not None
-    assert experiment.mixture.max_pairs() == len(experiment.mixture.rows(1, 0)) == 5 * pairs
+    assert max(experiment.mixture.pairs()) == len(experiment.mixture.rows(1, 0)) == 5 * pairs
     needed = (8 + 4 + 5 * 12) * pairs
     check_memory(experiment, 1, needed, "here", weights=False)
     with pytest.raises(ConfigError, match=f"{5 * pairs:,} pairs .*14 bytes"):
