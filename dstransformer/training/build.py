@@ -102,12 +102,11 @@ def build_trainer(
     config, precision, tokenizer = experiment.config, experiment.precision, experiment.corpus.tokenizer
     checkpoints = CheckpointManager(experiment.checkpoints, config, tokenizer, provenance, session, tracker)
     cost = CostMeter(config, tokenizer.vocab_size, experiment.world_size)
-    loader = build_loader(config, experiment.corpus, experiment.mixture, session.world)
     return Trainer(
         experiment=experiment,
         state=experiment.initial_state,
         engine=engine,
-        data=UpdateStream(loader, session),
+        data=UpdateStream(build_loader(experiment, session.world), session),
         validator=Validator(config, tokenizer, session, precision, experiment.task),
         checkpoints=checkpoints,
         recovery=Recovery(config.training, precision, checkpoints, session, tracker),

@@ -25,8 +25,7 @@ from dstransformer.config import (
 )
 from dstransformer.data.augment import describe_augmentation
 from dstransformer.data.mixture import Mixture
-from dstransformer.data.plan import Budget, LengthSums, build_budget
-from dstransformer.data.windows import Planner, build_planner
+from dstransformer.data.plan import LengthSums, build_budget
 from dstransformer.distributed.launcher import single_process_warning
 from dstransformer.errors import counted
 from dstransformer.model import parameter_count, training_flops
@@ -34,6 +33,7 @@ from dstransformer.training.experiment import Experiment
 from dstransformer.training.facts import describe_device, machine_memory, own_device
 from dstransformer.training.plan import GIB, Plan, check_memory, plan_run
 from dstransformer.training.runtime import check_sections, model_state_bytes
+from dstransformer.training.update_stream import build_training_planner
 
 #: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.
 MAX_EPOCHS = 500
@@ -154,8 +154,8 @@ def estimate(experiment: Experiment) -> Estimate:
     config, training = experiment.config, experiment.config.training
     budget, stages = build_budget(config.batch), config.batch.stages
     if stages:  # their updates may have fewer pairs than micro-batches
-        _build_planner(experiment, budget).plan(0, 0)
-    planner = _build_planner(experiment, replace(budget, stages=()))
+        build_training_planner(experiment, budget).plan(0, 0)
+    planner = build_training_planner(experiment, replace(budget, stages=()))
     window, pairs = planner.plan(0, 0), planner.pairs(0)
     order = window.plan.order
     updates = round(window.updates * pairs / len(order))
@@ -179,11 +179,6 @@ def estimate(experiment: Experiment) -> Estimate:
         flops_per_update=flops,
         flops=flops * full,
     )
-
-
-def _build_planner(experiment: Experiment, budget: Budget) -> Planner:
-    training, split = experiment.config.training, experiment.corpus.split("train")
-    return build_planner(split, budget, training.seed, experiment.mixture, training.window_pairs)
 
 
 def approximate_plan(experiment: Experiment) -> tuple[float, list[float]]:

@@ -12,18 +12,16 @@ import resource
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
 from dstransformer.data.packing import PackedBatch
-from dstransformer.data.plan import Position
+from dstransformer.data.plan import deal
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.distributed.supervision.session import Session
-from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError
 from dstransformer.training.engine import Engine
 from dstransformer.training.experiment import Experiment
-from dstransformer.training.update_stream import build_loader
+from dstransformer.training.update_stream import LargestUpdate
 
 logger = logging.getLogger(__name__)
 
@@ -44,20 +42,23 @@ def try_micro_batches(experiment: Experiment, engine: Engine, session: Session) 
         The experiment with the number.
 
     Raises:
-        DataError: An update has fewer pairs than micro-batches.
+        DataError: An update has fewer pairs than processes.
         ConfigError: Memory runs out even where a micro-batch holds little more than the longest sentence pair.
     """
-    world, most = session.world, max_micro_batches(experiment)
-    for number in _attempts(experiment.world_size, most):
+    world, processes = session.world, experiment.world_size
+    with world.collective_errors():
+        update = LargestUpdate(experiment)
+    most = min(max_micro_batches(experiment), update.pairs // processes * processes)
+    for number in _attempts(processes, most):
         session.enter(f"a trial of {number} micro-batches")
-        tried = experiment.with_config(experiment.config.with_micro_batches(number))
         with world.collective_errors():
-            batches = largest_update(tried, world)
+            batches = update.read(number, deal(number, world.rank, processes))
         (ran_out,) = world.any(_runs_out(engine, batches, world.device))
         if not ran_out:
             engine.set_micro_batches(number)
-            world.compute_on_rank0(tried.write)
-            return tried
+            experiment = experiment.with_config(experiment.config.with_micro_batches(number))
+            world.compute_on_rank0(experiment.write)
+            return experiment
         if world.is_rank0:
             logger.warning("memory ran out with batch.micro_batches = %d", number)
     with world.collective_errors():
@@ -86,20 +87,6 @@ def max_micro_batches(experiment: Experiment) -> int:
     longest = ((batch.src_tokens, train.src_lengths.max), (batch.tgt_tokens, train.tgt_lengths.max))
     most = min(int(batch.smallest_share * tokens) // (length + 1) for tokens, length in longest)  # with its end
     return max(1, most // experiment.world_size) * experiment.world_size
-
-
-def largest_update(experiment: Experiment, world: World) -> Iterable[PackedBatch]:
-    """This rank's micro-batches of the update with the most tokens in the first window of the plan, at full size.
-
-    They are the largest too, but for one sentence pair, as an update is cut into equal parts.
-    """
-    batch = experiment.config.batch.model_copy(update={"stages": []})
-    config = experiment.config.model_copy(update={"batch": batch})
-    loader = build_loader(config, experiment.corpus, experiment.mixture, world)
-    window = loader.plan(0)
-    tokens = (window.src_lengths + window.tgt_lengths)[window.plan.order]
-    number = int(np.add.reduceat(tokens, window.plan.bounds[:-1]).argmax())
-    return loader.assemble(window, Position(0, number), Position()).batches
 
 
 def _runs_out(engine: Engine, batches: Iterable[PackedBatch], device: torch.device) -> bool:

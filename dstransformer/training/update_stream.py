@@ -1,10 +1,11 @@
-"""Builds the stream of updates that a run trains on, from its configuration and corpus."""
+"""The updates that a trainer takes, and what builds their loader from an experiment."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import astuple, replace
 
+import numpy as np
 import torch
 
 from dstransformer.config import Config
@@ -12,14 +13,14 @@ from dstransformer.data import Corpus
 from dstransformer.data.augment import Augmentation, TextPart
 from dstransformer.data.links import LinkReader
 from dstransformer.data.loader import PairReader, Update, UpdateLoader
-from dstransformer.data.mixture import Mixture
 from dstransformer.data.packing import PackedBatch
-from dstransformer.data.plan import LengthSums, Position, build_budget
+from dstransformer.data.plan import Budget, LengthSums, Position, build_budget
 from dstransformer.data.subwords import BpeDropout, SubwordSampling, UnigramSampling
-from dstransformer.data.windows import build_planner
+from dstransformer.data.windows import Planner, build_planner
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World
+from dstransformer.training.experiment import Experiment
 
 
 class UpdateStream:
@@ -53,6 +54,7 @@ class UpdateStream:
             update = replace(update, sums=LengthSums(*sums.tolist()))
         return replace(update, batches=self._reporting(update.batches))
 
+    # The engine drives the heartbeat: it takes the batches one by one.
     def _reporting(self, batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
         for batch in batches:
             self._session.enter(UPDATE)
@@ -65,23 +67,58 @@ class UpdateStream:
             self._updates = None
 
 
-def build_loader(config: Config, corpus: Corpus, mixture: Mixture | None, world: World) -> UpdateLoader:
+def build_loader(experiment: Experiment, world: World) -> UpdateLoader:
     """Build what plans the updates of a run and assembles this rank's share of each."""
-    training, split = config.training, corpus.split("train")
-    reader = PairReader(
+    return UpdateLoader(
+        build_training_planner(experiment, build_budget(experiment.config.batch)),
+        build_reader(experiment),
+        rank=world.rank,
+        world_size=world.world_size,
+        prefetch=experiment.config.training.prefetch,
+        pin_memory=world.device.type == "cuda",
+    )
+
+
+def build_training_planner(experiment: Experiment, budget: Budget) -> Planner:
+    """Build the planner of the training split, with a budget of its own."""
+    training, split = experiment.config.training, experiment.corpus.split("train")
+    return build_planner(split, budget, training.seed, experiment.mixture, training.window_pairs)
+
+
+def build_reader(experiment: Experiment) -> PairReader:
+    """Build the reader of the training split, which samples and augments as the configuration says."""
+    config, corpus = experiment.config, experiment.corpus
+    split = corpus.split("train")
+    return PairReader(
         split,
         subwords=_build_subword_sampling(config, corpus),
         augmentation=_build_augmentation(config, corpus),
         links=LinkReader(split, corpus.tokenizer) if config.loss.guided_alignment else None,
     )
-    return UpdateLoader(
-        build_planner(split, build_budget(config.batch), training.seed, mixture, training.window_pairs),
-        reader,
-        rank=world.rank,
-        world_size=world.world_size,
-        prefetch=training.prefetch,
-        pin_memory=world.device.type == "cuda",
-    )
+
+
+class LargestUpdate:
+    """The update with the most tokens in the first window of the plan, at full size.
+
+    Its micro-batches are the largest too, but for one sentence pair, as an update is cut into equal parts.
+
+    Attributes:
+        pairs: Number of sentence pairs.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        budget = replace(build_budget(experiment.config.batch), stages=())
+        self._window = window = build_training_planner(experiment, budget).plan(0, 0)
+        tokens = (window.src_lengths + window.tgt_lengths)[window.plan.order]
+        self._number = int(np.add.reduceat(tokens, window.plan.bounds[:-1]).argmax())
+        self._reader = build_reader(experiment)
+        self.pairs = len(window.plan.update(self._number))
+
+    def read(self, micro_batches: int, numbers: Iterable[int]) -> list[PackedBatch]:
+        """Some of its parts, if it is cut into this number of micro-batches."""
+        parts = self._window.cut(self._number, micro_batches)
+        position = Position(0, self._number)
+        return [self._reader.read(self._window.pairs(parts[number]), position, number) for number in numbers]
 
 
 def _build_subword_sampling(config: Config, corpus: Corpus) -> SubwordSampling | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,8 @@ from dstransformer.data.plan import build_budget, plan_epoch
 from dstransformer.data.windows import training_lengths
 from dstransformer.decoding.devices import is_memory_error
 from dstransformer.training.experiment import Experiment, TrainRequest
-from dstransformer.training.trial import largest_update, max_micro_batches
+from dstransformer.training.trial import max_micro_batches
+from dstransformer.training.update_stream import LargestUpdate
 
 
 def build(corpus: Path, *changes: str) -> Experiment:
@@ -37,16 +36,14 @@ def test_no_more_than_hold_the_longest_sentence(toy_corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [[], ["batch.stages=[{epochs: 9, share: 0.5}]"]])
-def test_the_ranks_share_the_update_with_the_most_tokens(toy_corpus: Path, changes: list[str]) -> None:
+def test_it_reads_the_update_with_the_most_tokens(toy_corpus: Path, changes: list[str]) -> None:
     experiment = build(toy_corpus, "batch.micro_batches=4", *changes)
     lengths = training_lengths(experiment.corpus.split("train"))
     whole = build_budget(build(toy_corpus, "batch.micro_batches=4").config.batch)
     plan = plan_epoch(*lengths, experiment.config.training.seed, 0, whole)
     most = max(int(np.add(*lengths)[plan.update(number)].sum()) for number in range(plan.updates))
-    worlds: list[Any] = [SimpleNamespace(rank=rank, world_size=2, device=torch.device("cpu")) for rank in (0, 1)]
-    shares = [list(largest_update(experiment, world)) for world in worlds]
-    assert [len(share) for share in shares] == [2, 2]
-    assert sum(len(batch.src) + len(batch.tgt_out) for share in shares for batch in share) == most
+    batches = LargestUpdate(experiment).read(4, range(4))
+    assert sum(len(batch.src) + len(batch.tgt_out) for batch in batches) == most
 
 
 def test_errors_of_allocations_are_told_from_others() -> None:
