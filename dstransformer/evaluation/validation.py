@@ -74,7 +74,7 @@ class Validator:
     With ``training.int8_weights`` its matrices have the values of an int8 export, for which the run trains.
 
     Args:
-        config: The experiment.
+        config: The configuration.
         tokenizer: The tokenizer of the corpus.
         session: The process group, whose requests to stop end an evaluation.
         precision: The training precision, in which a GPU evaluates. A CPU evaluates in fp32.

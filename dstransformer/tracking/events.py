@@ -23,7 +23,7 @@ class RunStart:
 
     Attributes:
         run_name: The name given by the user; None lets the tracker choose one.
-        config: The experiment.
+        config: The configuration.
         ds_config: The complete DeepSpeed configuration.
         manifest: The manifest of the corpus.
         corpus: The folder of the corpus.

@@ -257,7 +257,7 @@ def plan_warnings(config: Config, updates_per_epoch: float, in_stages: Sequence[
     """Warnings about settings that are probably mistakes, each with advice.
 
     Args:
-        config: The experiment.
+        config: The configuration.
         updates_per_epoch: Updates of full size in an epoch.
         in_stages: The updates of each stage of ``batch.stages``.
     """

@@ -129,7 +129,7 @@ class CostMeter:
     It needs no messages between ranks, as every rank knows the lengths of an update.
 
     Args:
-        config: The experiment.
+        config: The configuration.
         vocab_size: Number of pieces of the tokenizer.
         devices: Number of processes.
 

@@ -41,10 +41,11 @@ def train(request: TrainRequest) -> Outcome:
         from dstransformer.distributed.supervision.session import supervise
         from dstransformer.training.plan import agree_on_plan
 
+        # From joining to the end: if a process dies or hangs, all end; a stop signal ends the run with a checkpoint.
         with supervise(processes, requested.config, requested.run) as session:
             plan = agree_on_plan(requested, session)
             experiment = requested.with_config(plan.config)
-            with session.recording(experiment.run):
+            with session.recording(experiment.run):  # the logs of all ranks, and how the run ended
                 outcome = _run(experiment, plan, session)
                 session.end(outcome.status)
                 return outcome
@@ -72,7 +73,8 @@ def _run(experiment: Experiment, plan: Plan, session: Session) -> Outcome:
         trainer.restore(plan.resumed.checkpoint)
     tracker.emit(describe_start(experiment, provenance, plan.resumed))
 
-    reporting = session.reporting_failure(partial(_report_failure, trainer))  # before the loader's threads end
+    reporting = session.reporting_failure(partial(_report_failure, trainer))
+    # The innermost first: memory that ran out gets its advice, the tracker hears of it, the loader's threads end.
     with closing(trainer.data), reporting, memory_errors("train", _ADVICE_ON_MEMORY):
         is_finished = trainer.fit()
         tracker.emit(CostTotal(trainer.state.step, trainer.cost.totals))
