@@ -63,10 +63,7 @@ class Tokenizer:
     def __init__(self, model: bytes, name: str = TOKENIZER_NAME, src: "Tokenizer | None" = None) -> None:
         """Load a SentencePiece model from its bytes; ``name`` identifies it in errors.
 
-        Args:
-            model: The bytes.
-            name: Its name in errors.
-            src: The tokenizer of the source side; None if this one is for both sides.
+        ``src`` is the tokenizer of the source side; None if this one is for both sides.
 
         Raises:
             DataError: The bytes are not a model, or it has no piece for unknown text.
@@ -94,11 +91,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, src: "Tokenizer | None" = None) -> "Tokenizer":
-        """Read a model file.
-
-        Args:
-            path: The model.
-            src: The tokenizer of the source side; None if this one is for both sides.
+        """Read a model file; for ``src`` see the constructor.
 
         Raises:
             DataError: The file is missing or unusable.
@@ -228,12 +221,11 @@ class Tokenizer:
             rows = [[int(token) for token in row] for row in ids]
         except (TypeError, ValueError):
             raise TypeError(f"decode takes rows of ids, such as [[5, 6, 7]], not {shown(ids)}") from None
+        if any(min(row) < 0 or max(row) >= self.vocab_size for row in rows if row):
+            raise IndexError(f"an id is outside of the vocabulary of {self.vocab_size} pieces")
         if not self._is_identity:
-            rows = [self._pieces(row) for row in rows]
-        try:
-            texts: list[str] = self._processor.decode(rows)
-        except IndexError:
-            raise IndexError(f"an id is outside of the vocabulary of {self.vocab_size} pieces") from None
+            rows = [[piece for piece in map(self.model_pieces.__getitem__, row) if piece >= 0] for row in rows]
+        texts: list[str] = self._processor.decode(rows)
         return texts
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -249,12 +241,6 @@ class Tokenizer:
             special[token] if token < len(special) else self._processor.id_to_piece(self.model_pieces[token])
             for token in map(int, ids)
         ]
-
-    def _pieces(self, row: list[int]) -> list[int]:
-        if min(row, default=0) < 0:
-            raise IndexError(f"id {min(row)} is outside of the vocabulary of {self.vocab_size} pieces")
-        pieces = [self.model_pieces[token] for token in row]
-        return [piece for piece in pieces if piece >= 0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self._stored, TOKENIZER_NAME, self._src)

@@ -6,11 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -30,8 +29,6 @@ from dstransformer.model import DTYPES, Bundle, Transformer
 from dstransformer.model.cost import meta_device
 from dstransformer.model.objective import Objective
 from dstransformer.model.ops import int8_values
-
-Indices = npt.NDArray[np.int64]
 
 #: To call with a number that is done, and that of all.
 Show = Callable[[int, int], None]
@@ -53,19 +50,14 @@ def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evalu
 
     See :func:`compound_split_bleu`. Other languages get no second score: how the authors computed their French score is
     not published.
-
-    Args:
-        evaluation: The evaluation.
-        split: What was evaluated.
-        language: Code of the target language.
     """
     is_german = (known(language).tag or "").partition("-")[0] == "de"  # or deu, de_AT
     if not is_german or evaluation.paper_bleu is not None or split.directions:
         return evaluation
     count = evaluation.sentences
-    found = compound_split_bleu(evaluation.translations, split.tgt_texts()[:count], language)
-    named = replace(found, name=score_name(found.name, count, len(split)))
-    return replace(evaluation, scores=(*evaluation.scores, named))
+    bleu = compound_split_bleu(evaluation.translations, split.tgt_texts()[:count], language)
+    bleu = replace(bleu, name=score_name(bleu.name, count, len(split)))
+    return replace(evaluation, scores=(*evaluation.scores, bleu))
 
 
 class Validator:
@@ -87,7 +79,6 @@ class Validator:
         world = session.world
         dtype = DTYPES[precision] if world.device.type == "cuda" else torch.float32
         self._config = config
-        self._tokenizer = tokenizer
         self._world = world
         self._until_stopped = session.until_stopped
         with meta_device():
@@ -250,7 +241,7 @@ def score_directions(
 
 def interleaved(rows: Mapping[str, range]) -> list[int]:
     """The positions of outputs, in turn of each direction; see :func:`score_directions` for their order."""
-    positions = count()
+    positions = iter(range(sum(map(len, rows.values()))))
     directions = [list(islice(positions, len(own))) for own in rows.values()]
     return [position for turn in zip_longest(*directions) for position in turn if position is not None]
 
