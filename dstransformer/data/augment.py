@@ -220,8 +220,8 @@ def describe_augmentation(modifiers: Sequence[Modifier]) -> str:
     """The modifiers in a line: ``upper 0.05, typos 0.05 (rate 0.1)``."""
     described = []
     for modifier in modifiers:
-        given = modifier.model_dump(exclude={"modifier", "probability"}, exclude_defaults=True)
-        more = ", ".join(f"{name} {value}" for name, value in given.items())
+        settings = modifier.model_dump(exclude={"modifier", "probability"}, exclude_defaults=True)
+        more = ", ".join(f"{name} {value}" for name, value in settings.items())
         described.append(f"{modifier.modifier} {modifier.probability:g}" + (f" ({more})" if more else ""))
     return ", ".join(described)
 

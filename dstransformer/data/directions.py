@@ -54,17 +54,17 @@ def choose_direction(directions: Sequence[Direction], to: str, option: str = "--
     if by_tag := [direction for direction in directions if direction.tag == to]:
         return by_tag[0]
     codes = list(dict.fromkeys(direction.tgt_lang for direction in directions))
-    found = matching_codes(to, codes)
-    if len(found) != 1:
+    languages = matching_codes(to, codes)
+    if len(languages) != 1:
         known = ", ".join(dict.fromkeys(direction.tag for direction in directions if direction.tag))
         has = f"its tags are {known}" if known else "it has no tags"
         raise UserError(f"{option} {shown(to)}: the model translates into {list_codes(codes)}; {has}")
-    into = [direction for direction in directions if direction.tgt_lang == found[0]]
+    into = [direction for direction in directions if direction.tgt_lang == languages[0]]
     tags = list(dict.fromkeys(direction.tag for direction in into if direction.tag))
     plain = [direction for direction in into if direction.tag is None]
     if len(tags) > 1 and not plain:
         raise UserError(
-            f"{option} {shown(to)}: several tags lead into {found[0]}: {', '.join(tags)}; name one with {option}"
+            f"{option} {shown(to)}: several tags lead into {languages[0]}: {', '.join(tags)}; name one with {option}"
         )
     return (plain or into)[0]
 

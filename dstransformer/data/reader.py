@@ -94,14 +94,14 @@ def _open_tokenizer(folder: Path, name: str, info: TokenizerInfo, src: Tokenizer
     """The tokenizer of a corpus, compared with the manifest."""
     path = folder / name
     try:
-        found = file_sha256(path) if path.is_file() else None
+        sha256 = file_sha256(path) if path.is_file() else None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    if found is None:
+    if sha256 is None:
         raise DataError(f"{path} is missing: restore it or build the corpus again")
-    if found != info.sha256:
+    if sha256 != info.sha256:
         raise DataError(
-            f"{path} is not the tokenizer this corpus was encoded with (sha256 {found[:12]}, the manifest says "
+            f"{path} is not the tokenizer this corpus was encoded with (sha256 {sha256[:12]}, the manifest says "
             f"{info.sha256[:12]}): restore that file or build the corpus again"
         )
     tokenizer = Tokenizer.load(path, src)
@@ -294,10 +294,10 @@ class Split:
 
     def _locate(self, indices: npt.NDArray[Any]) -> "tuple[list[_Group], int]":
         """The shards of rows, and the number of rows."""
-        given = np.asarray(indices)
-        if given.size and given.dtype.kind not in "iu":
-            raise IndexError(f"pairs are numbered by whole numbers, not {given.dtype}")
-        rows = given.astype(np.int64)
+        numbers = np.asarray(indices)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            raise IndexError(f"pairs are numbered by whole numbers, not {numbers.dtype}")
+        rows = numbers.astype(np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"pairs {rows.min()} to {rows.max()} requested from a split of {len(self)} pairs")
         shard_of = np.searchsorted(self._ends, rows, side="right")
@@ -400,12 +400,12 @@ def _map_shard(path: Path, shard: Shard, info: SplitInfo) -> pa.Table:
         raise DataError(f"cannot read {path} ({error}): restore it or build the corpus again") from None
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise _damaged(path, str(error)) from None
-    wanted: dict[str, tuple[pa.DataType, ...]] = {"src": _ID_LISTS, "tgt": _ID_LISTS}
+    columns: dict[str, tuple[pa.DataType, ...]] = {"src": _ID_LISTS, "tgt": _ID_LISTS}
     if info.has_text:
-        wanted |= {"src_text": (pa.string(),), "tgt_text": (pa.string(),)}
+        columns |= {"src_text": (pa.string(),), "tgt_text": (pa.string(),)}
     if info.links is not None:
-        wanted |= {"alignment": (pa.list_(pa.uint16()),)}
-    for name, types in wanted.items():
+        columns |= {"alignment": (pa.list_(pa.uint16()),)}
+    for name, types in columns.items():
         if name not in names or table.schema.field(name).type not in types or table[name].null_count:
             raise _damaged(path, f"no column {name!r} of {types[0]} without nulls")
     if table.num_rows != shard.rows or table["src"].num_chunks != 1:
@@ -413,7 +413,7 @@ def _map_shard(path: Path, shard: Shard, info: SplitInfo) -> pa.Table:
             f"{path} holds {table.num_rows} pairs in {table['src'].num_chunks} batches, the manifest says "
             f"{shard.rows} in 1: restore it or build the corpus again"
         )
-    for name in wanted.keys() & {"src", "tgt", "alignment"}:
+    for name in columns.keys() & {"src", "tgt", "alignment"}:
         if table[name].chunk(0).values.null_count:
             raise _damaged(path, f"{name} holds nulls in place of numbers")
     return table

@@ -248,15 +248,15 @@ class UnigramSampling(SubwordSampling):
         sums = [0.0] + [-math.inf] * len(text)  # logarithms
         lattice: list[_Last] = [([], [], [])]
         for end in range(1, len(text) + 1):
-            found = [
+            last_pieces = [
                 (begin, *self._scores[piece])
                 for begin in range(max(end - self._longest_piece, 0), end)
                 if (piece := text[begin:end]) in self._scores and sums[begin] > -math.inf
             ]
-            weights = [sums[begin] + self._alpha * score for begin, _, score in found]
-            if found:
+            weights = [sums[begin] + self._alpha * score for begin, _, score in last_pieces]
+            if last_pieces:
                 highest = max(weights)
                 sums[end] = highest + math.log(sum(math.exp(weight - highest) for weight in weights))
             shares = np.cumsum([math.exp(weight - sums[end]) for weight in weights]).tolist()
-            lattice.append(([begin for begin, _, _ in found], [token for _, token, _ in found], shares))
+            lattice.append(([begin for begin, _, _ in last_pieces], [token for _, token, _ in last_pieces], shares))
         return lattice

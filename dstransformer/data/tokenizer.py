@@ -138,8 +138,8 @@ class Tokenizer:
     @cached_property
     def identity(self) -> str:
         """A hash of the model, or of both."""
-        own = self.sha256
-        return own if self.is_joint else hashlib.sha256(f"{self.src.sha256} {own}".encode()).hexdigest()
+        sha256 = self.sha256
+        return sha256 if self.is_joint else hashlib.sha256(f"{self.src.sha256} {sha256}".encode()).hexdigest()
 
     def save(self, path: str | Path) -> None:
         """Write the model's bytes, unchanged, and flush them to disk."""
@@ -170,13 +170,13 @@ class Tokenizer:
 
     def offsets(self, texts: Sequence[str], *, threads: int = 1) -> list[list[int]]:
         """The character of its text at which each piece begins; texts as :func:`plain_spaces` returns them."""
-        found = self._processor.encode(list(texts), num_threads=threads, return_type="proto")
-        return [_begins(text, one) for text, one in zip(texts, found, strict=True)]
+        spelled = self._processor.encode(list(texts), num_threads=threads, return_type="proto")
+        return [_begins(text, pieces) for text, pieces in zip(texts, spelled, strict=True)]
 
     def decoded_offsets(self, ids: Sequence[int]) -> tuple[str, list[int]]:
         """The text of ids, before control characters are replaced, and where in it each begins. No id is special."""
-        (found,) = self._processor.decode([[self.model_pieces[token] for token in ids]], return_type="proto")
-        return found.text, _begins(found.text, found)
+        (spelled,) = self._processor.decode([[self.model_pieces[token] for token in ids]], return_type="proto")
+        return spelled.text, _begins(spelled.text, spelled)
 
     def proto(self) -> Any:
         """The model as SentencePiece's ``ModelProto``: its pieces, and how it was trained and normalises."""
@@ -270,9 +270,9 @@ def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-def _begins(text: str, found: Any) -> list[int]:
+def _begins(text: str, spelled: Any) -> list[int]:
     """Where the pieces of a ``SentencePieceText`` begin. It counts bytes."""
-    begins = [piece.begin for piece in found.pieces]
+    begins = [piece.begin for piece in spelled.pieces]
     if text.isascii():
         return begins
     characters = [number for number, character in enumerate(text) for _ in character.encode()]

@@ -166,13 +166,13 @@ def _with_learned(
     for metric in learned:
         assert sources is not None
         try:
-            found, each = metric.score(sources, evaluation.translations, test_set.references)
+            score, of_sentences = metric.score(sources, evaluation.translations, test_set.references)
         except DstError as error:
             if not is_lenient:
                 raise
             logger.warning("%s: no %s score for %s", error, metric.name, test_set.name)
             continue
-        scores, sentence_scores = (*evaluation.scores, found), {**evaluation.sentence_scores, found.name: each}
+        scores, sentence_scores = (*evaluation.scores, score), {**evaluation.sentence_scores, score.name: of_sentences}
         evaluation = replace(evaluation, scores=scores, sentence_scores=sentence_scores)
     return evaluation
 

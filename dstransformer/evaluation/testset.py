@@ -161,7 +161,7 @@ def _cached_pair(languages: str, pairs: Sequence[str], name: str) -> str:
     codes = dict.fromkeys(code for pair in pairs for code in pair.split("-", 1))
     src, tgt = divide_codes(languages, list(codes))
     sides = {pair: pair.split("-", 1) for pair in pairs}
-    found = [pair for pair, (a, b) in sides.items() if matching_codes(src, [a]) and matching_codes(tgt, [b])]
-    if len(found) != 1:
+    matching = [pair for pair, (a, b) in sides.items() if matching_codes(src, [a]) and matching_codes(tgt, [b])]
+    if len(matching) != 1:
         raise UserError(f"--test-set {name} has no {languages}, only {', '.join(pairs)}")
-    return found[0]
+    return matching[0]

@@ -110,8 +110,8 @@ class Validator:
             return self._loss_signature
         rows = {name: [0] for name in covered_rows(split, 1)}
         examples = [self._task.example] * len(rows)
-        found = score_directions(self._task.score, rows, examples, examples)
-        return Evaluation(found, ranked_by=self._task.metric).main.signature
+        scores = score_directions(self._task.score, rows, examples, examples)
+        return Evaluation(scores, ranked_by=self._task.metric).main.signature
 
     def evaluate(self, split: Split, sentences: int, show: Show | None = None) -> Evaluation:
         """Evaluate the weights loaded last. Collective; all ranks return the same result.
@@ -165,11 +165,11 @@ class Validator:
         order = np.lexsort((src_lengths, tgt_lengths))
         if rows is not None:
             order = order[np.isin(order, rows)]
-        own = order[self._world.rank :: self._world.world_size]
+        share = order[self._world.rank :: self._world.world_size]
         sums = torch.zeros(3, dtype=torch.float64)
         # The lengths include EOS, which the plan counts again; without it, empty targets would be left out.
-        for pairs in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
-            batch = pack_pairs(*split.gather(own[pairs])).to(self._world.device)
+        for pairs in plan_batches(tgt_lengths[share].tolist(), self._config.decoding.batch_tokens):
+            batch = pack_pairs(*split.gather(share[pairs])).to(self._world.device)
             loss, terms = self._objective(*batch)
             sums += torch.tensor([float(loss), float(terms["nll"]), batch.tgt_out.numel()], dtype=torch.float64)
         return sums
@@ -183,8 +183,8 @@ class Validator:
             done = min(done + count * self._world.world_size, len(sources))  # the others get on as fast
             show(done, len(sources))
 
-        own = sources[self._world.rank :: self._world.world_size]
-        shares = self._world.gather(self._until_stopped(lambda: self._translator.translate(own, advance)))
+        share = sources[self._world.rank :: self._world.world_size]
+        shares = self._world.gather(self._until_stopped(lambda: self._translator.translate(share, advance)))
         return [
             shares[index % self._world.world_size][index // self._world.world_size] for index in range(len(sources))
         ]
@@ -222,20 +222,20 @@ def score_directions(
         The scores, if there is one direction. Otherwise their means over the directions, in which each counts the same,
         then those of each direction: ``bleu``, ``chrf``, ``bleu_en-de``, ``chrf_en-de``, ``bleu_de-en`` …
     """
-    found: dict[str, tuple[Score, ...]] = {}
+    scores_of: dict[str, tuple[Score, ...]] = {}
     begin = 0
     for name, own in rows.items():
         end = begin + len(own)
-        found[name] = scorer(outputs[begin:end], references[begin:end], name)
+        scores_of[name] = scorer(outputs[begin:end], references[begin:end], name)
         begin = end
-    if len(found) == 1:
-        return next(iter(found.values()))
+    if len(scores_of) == 1:
+        return next(iter(scores_of.values()))
     means = []
-    for same in zip(*found.values(), strict=True):
+    for same in zip(*scores_of.values(), strict=True):
         signatures = " + ".join(dict.fromkeys(score.signature for score in same))  # one if all are computed alike
         mean = sum(score.value for score in same) / len(same)
         means.append(Score(same[0].name, mean, f"mean:{len(same)}|{signatures}"))
-    own_scores = [replace(score, name=f"{score.name}_{name}") for name, scores in found.items() for score in scores]
+    own_scores = [replace(score, name=f"{score.name}_{name}") for name, scores in scores_of.items() for score in scores]
     return (*means, *own_scores)
 
 
