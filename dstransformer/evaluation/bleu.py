@@ -225,10 +225,10 @@ def score_translations(
     if not any(map(str.strip, translations)):
         logger.warning("every line of the translation is empty: the scores are meaningless")
     scores = score(translations, references, tokenize)
-    plain = [joined_pieces(side, tokenize) for side in (translations, references)]
-    scores += (_corpus_score("ter", ter_metric(asian=is_asian(tokenize, code, references)), *plain),)
+    sides = joined_pieces(translations, tokenize), joined_pieces(references, tokenize)
+    scores += (_corpus_score("ter", ter_metric(asian=is_asian(tokenize, code, references)), *sides),)
     if code is not None and language(code).tag is not None and language(code).tokenizer == "13a":
-        scores += (compound_split_bleu(*plain, code),)  # Moses divides no Chinese, Japanese, Thai …
+        scores += (compound_split_bleu(*sides, code),)  # Moses divides no Chinese, Japanese, Thai …
     return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
 
 

@@ -111,7 +111,8 @@ def read_test_sets(src: Sequence[str], ref: Sequence[str]) -> list[TestSet]:
     """
     if src and len(src) != len(ref):
         raise UserError(f"--src is given {len(src)} times and --ref {len(ref)} times: give both for each test set")
-    return [read_test_set(*files) for files in zip(_short_names(ref), src or [None] * len(ref), ref, strict=True)]
+    sources: Sequence[str | None] = src or [None] * len(ref)
+    return [read_test_set(*files) for files in zip(_short_names(ref), sources, ref, strict=True)]
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
