@@ -73,16 +73,16 @@ def parse_reference(line: str, words: tuple[int, int], where: str) -> ReferenceA
 
 def _parse(line: str, words: tuple[int, int], where: str) -> tuple[set[Link], set[Link]]:
     links: tuple[set[Link], set[Link]] = set(), set()
-    for found in re.finditer(r"\S+", line):
-        link = _LINK.fullmatch(found[0])
-        place = f"{where}, column {found.start() + 1}"
+    for word in re.finditer(r"\S+", line):
+        link = _LINK.fullmatch(word[0])
+        column = f"{where}, column {word.start() + 1}"
         if link is None:
-            raise DataError(f"{place}: {shown(found[0])} is not a link between two words, such as 0-0")
+            raise DataError(f"{column}: {shown(word[0])} is not a link between two words, such as 0-0")
         numbers = int(link[1]), int(link[3])
         for side, number, count in zip(("source", "target"), numbers, words, strict=True):
             if number >= count:
                 has = f"its words are 0 to {count - 1}" if count else "it has no word"
-                raise DataError(f"{place}: {found[0]} names word {number} of the {side} sentence, but {has}")
+                raise DataError(f"{column}: {word[0]} names word {number} of the {side} sentence, but {has}")
         links[link[2] != "-"].add(numbers)
     return links
 

@@ -36,12 +36,7 @@ def check_batches(file: pa.NativeFile, max_bytes: int) -> None:
     Raises:
         pa.ArrowException: The stream has dictionaries or such a batch, or is not an Arrow stream.
     """
-    messages = pa.ipc.MessageReader.open_stream(file)
-    while True:
-        try:
-            message = messages.read_next_message()
-        except StopIteration:
-            return
+    for message in pa.ipc.MessageReader.open_stream(file):
         if message.type == "record batch":
             # Where the table of the batch begins, as FlatBuffers writes it. Arrow has verified that offsets are inside.
             header = memoryview(message.metadata)

@@ -74,12 +74,7 @@ class Augmentation:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        modifiers: Sequence[Modifier],
-        seed: int,
-        parts: Sequence[TextPart],
-        max_pieces: int,
+        self, tokenizer: Tokenizer, modifiers: Sequence[Modifier], seed: int, parts: Sequence[TextPart], max_pieces: int
     ) -> None:
         self._tokenizers = (tokenizer.src, tokenizer)
         self._modifiers = modifiers
@@ -92,12 +87,9 @@ class Augmentation:
         self._symbols = re.compile(f"({'|'.join(map(re.escape, by_length))})") if by_length else None
 
     def modify(self, pairs: Pairs, rows: Indices, position: Position) -> Pairs:
-        """The pieces of pairs, of some of them after a change of their text.
+        """The pieces of pairs of the update at a position, of some of them after a change of their text.
 
-        Args:
-            pairs: The pairs, in stored pieces.
-            rows: The numbers of the pairs in the training split, ``(n,)``.
-            position: The position of their update.
+        ``rows`` are the numbers of the pairs in the training split, ``(n,)``.
         """
         drawn = [(number, *self._draw(row, position)) for number, row in enumerate(rows.tolist())]
         drawn = [(number, random, modifiers) for number, random, modifiers in drawn if modifiers]
@@ -228,8 +220,8 @@ def describe_augmentation(modifiers: Sequence[Modifier]) -> str:
     """The modifiers in a line: ``upper 0.05, typos 0.05 (rate 0.1)``."""
     described = []
     for modifier in modifiers:
-        given = modifier.model_dump(exclude={"modifier", "probability"}, exclude_defaults=True)
-        more = ", ".join(f"{name} {value}" for name, value in given.items())
+        settings = modifier.model_dump(exclude={"modifier", "probability"}, exclude_defaults=True)
+        more = ", ".join(f"{name} {value}" for name, value in settings.items())
         described.append(f"{modifier.modifier} {modifier.probability:g}" + (f" ({more})" if more else ""))
     return ", ".join(described)
 

@@ -51,21 +51,20 @@ def choose_direction(directions: Sequence[Direction], to: str, option: str = "--
     Raises:
         UserError: There is none, several languages are meant, or several tags lead into the language.
     """
-    by_tag = [direction for direction in directions if direction.tag == to]
-    codes = list(dict.fromkeys(direction.tgt_lang for direction in directions))
-    found = matching_codes(to, codes)
-    if by_tag:
+    if by_tag := [direction for direction in directions if direction.tag == to]:
         return by_tag[0]
-    if len(found) != 1:
+    codes = list(dict.fromkeys(direction.tgt_lang for direction in directions))
+    languages = matching_codes(to, codes)
+    if len(languages) != 1:
         known = ", ".join(dict.fromkeys(direction.tag for direction in directions if direction.tag))
         has = f"its tags are {known}" if known else "it has no tags"
         raise UserError(f"{option} {shown(to)}: the model translates into {list_codes(codes)}; {has}")
-    into = [direction for direction in directions if direction.tgt_lang == found[0]]
+    into = [direction for direction in directions if direction.tgt_lang == languages[0]]
     tags = list(dict.fromkeys(direction.tag for direction in into if direction.tag))
     plain = [direction for direction in into if direction.tag is None]
     if len(tags) > 1 and not plain:
         raise UserError(
-            f"{option} {shown(to)}: several tags lead into {found[0]}: {', '.join(tags)}; name one with {option}"
+            f"{option} {shown(to)}: several tags lead into {languages[0]}: {', '.join(tags)}; name one with {option}"
         )
     return (plain or into)[0]
 
@@ -76,13 +75,7 @@ class Tags:
     def __init__(self, directions: Sequence[Direction], to: str | None = None, option: str = "--to") -> None:
         """Take the direction ``to``; None if the sentences begin with their tags.
 
-        Args:
-            directions: Those of the model.
-            to: The language, or the tag.
-            option: What the user names it with, for errors.
-
-        Raises:
-            UserError: See :func:`choose_direction`.
+        Arguments and errors are those of :func:`choose_direction`.
         """
         self._known = tuple(dict.fromkeys(direction.tag for direction in directions if direction.tag))
         self._are_needed = bool(directions) and all(direction.tag for direction in directions)
@@ -133,17 +126,9 @@ class Tags:
 def build_tags(
     directions: Sequence[Direction], src_lang: str | None, tgt_lang: str | None, to: str | None, option: str = "--to"
 ) -> Tags | None:
-    """The tags of a model; None if it has one direction.
+    """The tags of a model; None if it has one direction, which ``src_lang`` and ``tgt_lang`` tell if they are known.
 
-    Args:
-        directions: Its directions; none if there is one.
-        src_lang: Code of the source language, if there is one and it is known.
-        tgt_lang: Code of the target language.
-        to: See :class:`Tags`.
-        option: See :class:`Tags`.
-
-    Raises:
-        UserError: See :func:`choose_direction`.
+    Other arguments, and errors, are those of :class:`Tags`.
     """
     if directions:
         return Tags(directions, to, option)

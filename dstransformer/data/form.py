@@ -62,6 +62,6 @@ def read_form(stored: Mapping[str, Any]) -> Form:
             try:
                 return TypeAdapter(kind).validate_python(values)
             except ValidationError:
-                wanted = " and ".join(field.name for field in fields(kind))
-                raise ValueError(f"{key} is {shown(values)}, not {wanted}") from None
+                names = " and ".join(field.name for field in fields(kind))
+                raise ValueError(f"{key} is {shown(values)}, not {names}") from None
     return Form()

@@ -77,13 +77,7 @@ class PairReader:
         self.samples = subwords is not None or augmentation is not None
 
     def read(self, rows: Indices, position: Position, micro_batch: int) -> PackedBatch:
-        """A micro-batch of an update.
-
-        Args:
-            rows: Its pairs, by their numbers in the split, ``(pairs,)``.
-            position: The position of the update.
-            micro_batch: The number of the micro-batch within the update.
-        """
+        """A micro-batch, given by its number within the update at a position, and by the ``rows`` of its pairs."""
         stored = pairs = self._split.gather(rows)
         if self._augmentation is not None:
             pairs = self._augmentation.modify(pairs, rows, position)
@@ -142,7 +136,7 @@ class UpdateLoader:
         planned = worker.submit(self.plan, start.epoch, start.window)
         for first, next_first in pairwise(self._iter_windows(start)):
             window = planned.result()
-            planned = worker.submit(self.plan, next_first.epoch, next_first.window)
+            planned = worker.submit(self.plan, next_first.epoch, next_first.window)  # while this one is assembled
             positions = [replace(first, update=number) for number in range(first.update, window.updates)]
             for position, following in pairwise([*positions, next_first]):
                 yield window, position, following

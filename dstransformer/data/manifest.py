@@ -263,10 +263,10 @@ class Manifest(_Section):
     @property
     def directions(self) -> tuple[Direction, ...]:
         """The different directions and tags of the parts, if there are several directions."""
-        found = [
+        directions = [
             Direction(part.src_lang, part.tgt_lang, part.tag) for part in self.parts if part.src_lang and part.tgt_lang
         ]
-        return tuple(dict.fromkeys(found)) if len({direction.name for direction in found}) > 1 else ()
+        return tuple(dict.fromkeys(directions)) if len({direction.name for direction in directions}) > 1 else ()
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":

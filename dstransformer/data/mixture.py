@@ -125,9 +125,7 @@ def _stage_weights(stage: MixtureStage, sizes: Mapping[str, int]) -> tuple[float
 def describe_mixture(sources: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> str:
     """The weights in a line: ``3 epochs of europarl 1, then europarl 1, news 2``; empty if the corpus has one source.
 
-    Args:
-        sources: The sources of the corpus.
-        stages: ``training.mixture``; empty for the weights of the corpus's recipe.
+    Arguments are those of :func:`build_mixture`.
     """
     if not stages:
         return _describe_weights({source.name: source.weight for source in sources}) if len(sources) > 1 else ""

@@ -64,10 +64,11 @@ class Corpus:
             DataError: A shard is damaged or differs from the manifest.
         """
         checked = names or self.splits
-        shards = [(self.path / name / s.name, s) for name in checked for s in self.manifest.splits[name].shards]
+        shards = {self.path / name / s.name: s for name in checked for s in self.manifest.splits[name].shards}
         with ThreadPoolExecutor() as pool:
-            for _ in pool.map(_check_shard, *zip(*shards, strict=True)):
-                pass
+            for (path, shard), sha256 in zip(shards.items(), pool.map(file_sha256, shards), strict=True):
+                if sha256 != shard.sha256:
+                    raise _damaged(path, f"its sha256 is {sha256[:12]}, the manifest says {shard.sha256[:12]}")
         for name in checked:
             self.split(name).verify(self.tokenizer.vocab_size, self.tokenizer.src.vocab_size)
 
@@ -93,14 +94,14 @@ def _open_tokenizer(folder: Path, name: str, info: TokenizerInfo, src: Tokenizer
     """The tokenizer of a corpus, compared with the manifest."""
     path = folder / name
     try:
-        found = file_sha256(path) if path.is_file() else None
+        sha256 = file_sha256(path) if path.is_file() else None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    if found is None:
+    if sha256 is None:
         raise DataError(f"{path} is missing: restore it or build the corpus again")
-    if found != info.sha256:
+    if sha256 != info.sha256:
         raise DataError(
-            f"{path} is not the tokenizer this corpus was encoded with (sha256 {found[:12]}, the manifest says "
+            f"{path} is not the tokenizer this corpus was encoded with (sha256 {sha256[:12]}, the manifest says "
             f"{info.sha256[:12]}): restore that file or build the corpus again"
         )
     tokenizer = Tokenizer.load(path, src)
@@ -195,26 +196,19 @@ class Split:
         for name, columns in (("src", self._src), ("tgt", self._tgt)):
             stats, stated = getattr(self.info, f"{name}_lengths"), getattr(self.info, f"{name}_tokens")
             lengths = [np.diff(column.offsets) for column in columns]
-            lowest, highest = min(int(one.min()) for one in lengths), max(int(one.max()) for one in lengths)
-            tokens = sum(int(one.sum(dtype=np.int64)) for one in lengths)
+            lowest, highest = min(int(shard.min()) for shard in lengths), max(int(shard.max()) for shard in lengths)
+            tokens = sum(int(shard.sum(dtype=np.int64)) for shard in lengths)
             if (lowest, highest, tokens) != (stats.min, stats.max, stated):
-                manifest = self.folder.parent / MANIFEST_NAME
-                raise _damaged(
-                    manifest,
-                    f"splits.{self.folder.name}: {name}_tokens or {name}_lengths say {stated} tokens, {stats.min} to "
-                    f"{stats.max} a sentence; the shards hold {tokens}, {lowest} to {highest}",
+                raise self._contradiction(
+                    f"{name}_tokens or {name}_lengths say {stated} tokens, {stats.min} to {stats.max} a sentence; the "
+                    f"shards hold {tokens}, {lowest} to {highest}"
                 )
+            stated = getattr(self.info, f"{name}_unknown")
+            unknown = sum(int(np.count_nonzero(column.values == UNK_ID)) for column in columns)
+            if unknown != stated:
+                raise self._contradiction(f"{name}_unknown is {stated}, but the shards hold {unknown} <unk>")
         if self.is_aligned:
             self._verify_links()
-        for name, columns in (("src", self._src), ("tgt", self._tgt)):
-            stated_unknown = getattr(self.info, f"{name}_unknown")
-            unknown = sum(int(np.count_nonzero(column.values == UNK_ID)) for column in columns)
-            if stated_unknown not in (None, unknown):
-                where = f"splits.{self.folder.name}: {name}_unknown"
-                raise _damaged(
-                    self.folder.parent / MANIFEST_NAME,
-                    f"{where} is {stated_unknown}, but the shards hold {unknown} <unk>",
-                )
 
     def _verify_links(self) -> None:
         """Check that links are pairs of numbers of words, of which a sentence has at most as many as pieces."""
@@ -227,10 +221,12 @@ class Split:
             for name, side, numbers in zip(("source", "target"), sides, links.values.reshape(-1, 2).T, strict=True):
                 if (numbers >= np.diff(side.offsets)[rows]).any():
                     raise _damaged(path, f"alignment names a word that a {name} sentence cannot have")
-        found = sum(links.values.size // 2 for links in self._links)
-        if found != self.info.links:
-            where = f"splits.{self.folder.name}: links is {self.info.links}"
-            raise _damaged(self.folder.parent / MANIFEST_NAME, f"{where}, but the shards hold {found}")
+        links_read = sum(links.values.size // 2 for links in self._links)
+        if links_read != self.info.links:
+            raise self._contradiction(f"links is {self.info.links}, but the shards hold {links_read}")
+
+    def _contradiction(self, reason: str) -> DataError:
+        return _damaged(self.folder.parent / MANIFEST_NAME, f"splits.{self.folder.name}: {reason}")
 
     @cached_property
     def src_lengths(self) -> Int32:
@@ -273,6 +269,9 @@ class Split:
     def gather(self, indices: npt.NDArray[Any]) -> Pairs:
         """Gather the pairs ``indices``, in that order, without padding.
 
+        Returns:
+            The ids and lengths of both sides, in the order ``src, src_lengths, tgt, tgt_lengths``.
+
         Raises:
             IndexError: An index outside ``[0, len(self))``, or none.
         """
@@ -295,10 +294,10 @@ class Split:
 
     def _locate(self, indices: npt.NDArray[Any]) -> "tuple[list[_Group], int]":
         """The shards of rows, and the number of rows."""
-        given = np.asarray(indices)
-        if given.size and given.dtype.kind not in "iu":
-            raise IndexError(f"pairs are numbered by whole numbers, not {given.dtype}")
-        rows = given.astype(np.int64)
+        numbers = np.asarray(indices)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            raise IndexError(f"pairs are numbered by whole numbers, not {numbers.dtype}")
+        rows = numbers.astype(np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"pairs {rows.min()} to {rows.max()} requested from a split of {len(self)} pairs")
         shard_of = np.searchsorted(self._ends, rows, side="right")
@@ -402,12 +401,12 @@ def _map_shard(path: Path, shard: Shard, info: SplitInfo) -> pa.Table:
         raise DataError(f"cannot read {path} ({error}): restore it or build the corpus again") from None
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise _damaged(path, str(error)) from None
-    wanted: dict[str, tuple[pa.DataType, ...]] = {"src": _ID_LISTS, "tgt": _ID_LISTS}
+    columns: dict[str, tuple[pa.DataType, ...]] = {"src": _ID_LISTS, "tgt": _ID_LISTS}
     if info.has_text:
-        wanted |= {"src_text": (pa.string(),), "tgt_text": (pa.string(),)}
+        columns |= {"src_text": (pa.string(),), "tgt_text": (pa.string(),)}
     if info.links is not None:
-        wanted |= {"alignment": (pa.list_(pa.uint16()),)}
-    for name, types in wanted.items():
+        columns |= {"alignment": (pa.list_(pa.uint16()),)}
+    for name, types in columns.items():
         if name not in names or table.schema.field(name).type not in types or table[name].null_count:
             raise _damaged(path, f"no column {name!r} of {types[0]} without nulls")
     if table.num_rows != shard.rows or table["src"].num_chunks != 1:
@@ -415,7 +414,7 @@ def _map_shard(path: Path, shard: Shard, info: SplitInfo) -> pa.Table:
             f"{path} holds {table.num_rows} pairs in {table['src'].num_chunks} batches, the manifest says "
             f"{shard.rows} in 1: restore it or build the corpus again"
         )
-    for name in wanted.keys() & {"src", "tgt", "alignment"}:
+    for name in columns.keys() & {"src", "tgt", "alignment"}:
         if table[name].chunk(0).values.null_count:
             raise _damaged(path, f"{name} holds nulls in place of numbers")
     return table
@@ -423,12 +422,3 @@ def _map_shard(path: Path, shard: Shard, info: SplitInfo) -> pa.Table:
 
 def _damaged(path: Path, reason: str) -> DataError:
     return DataError(f"{path} is damaged ({' '.join(reason.split())}): restore it or build the corpus again")
-
-
-def _check_shard(path: Path, shard: Shard) -> None:
-    found = file_sha256(path)
-    if found != shard.sha256:
-        raise DataError(
-            f"{path} is damaged: its sha256 is {found[:12]}, the manifest says {shard.sha256[:12]}: "
-            "restore it or build the corpus again"
-        )

@@ -32,15 +32,15 @@ def split_sentences(texts: Sequence[str], src_lang: str | None) -> tuple[list[st
     code = (language(src_lang or "en").tag or "en").partition("-")[0]
     divided: list[list[str]] = []
     for text in texts:
-        found = []
+        sentences = []
         for line in text.splitlines():
             end = 0
             # It fails at spaces of several bytes: plain ones stand for them, so that positions are the same.
-            for one in segment(code, re.sub(r"\s", " ", line)):
-                begin, end = end, end + len(one)
-                found.append(line[begin:end].strip())
-        divided.append(list(filter(None, found)) or [""])
-    return [*chain(*divided)], [index for index, found in enumerate(divided) for _ in found]
+            for sentence in segment(code, re.sub(r"\s", " ", line)):
+                begin, end = end, end + len(sentence)
+                sentences.append(line[begin:end].strip())
+        divided.append(list(filter(None, sentences)) or [""])
+    return [*chain(*divided)], [index for index, sentences in enumerate(divided) for _ in sentences]
 
 
 def with_spaces(text: str, sentences: Sequence[str], translations: Sequence[str]) -> list[str]:

@@ -65,13 +65,7 @@ class SubwordSampling(ABC):
         """Sample the pieces of a word, given as its stored pieces."""
 
     def sample(self, pairs: Pairs, position: Position, micro_batch: int) -> Pairs:
-        """The pairs of a micro-batch in sampled pieces.
-
-        Args:
-            pairs: The pairs, in stored pieces.
-            position: The position of the update.
-            micro_batch: The number of the micro-batch within the update.
-        """
+        """The pairs in sampled pieces; they are a micro-batch, given by its number within the update at a position."""
         key = (self._seed, position.epoch, position.update, micro_batch, _STREAM + position.window)
         random = np.random.default_rng(key)
         src, tgt = pairs.sides
@@ -96,14 +90,7 @@ class SubwordSampling(ABC):
 
 
 class BpeDropout(SubwordSampling):
-    """Skips each merge with some probability. See :class:`SubwordSampling`.
-
-    Args:
-        tokenizer: The BPE model of the corpus, or both.
-        probability: That of dropping a merge.
-        seed: The seed of the experiment.
-        max_pieces: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
-    """
+    """Skips each merge of the BPE model, or of both models, with some probability. See :class:`SubwordSampling`."""
 
     def __init__(self, tokenizer: Tokenizer, probability: float, seed: int, max_pieces: int | None) -> None:
         src = None if tokenizer.is_joint else BpeDropout(tokenizer.src, probability, seed, max_pieces)
@@ -220,13 +207,8 @@ _Last = tuple[list[int], list[int], list[float]]
 class UnigramSampling(SubwordSampling):
     """Draws the pieces of each word with probability proportional to P(pieces)^alpha, among all its segmentations.
 
-    P is the unigram model's (Kudo, 2018, section 3; there, l is infinite). See :class:`SubwordSampling`.
-
-    Args:
-        tokenizer: The unigram model of the corpus, or both.
-        alpha: Smoothing: 1 draws as the model says, a smaller value is closer to uniform.
-        seed: The seed of the experiment.
-        max_pieces: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+    P is the unigram model's (Kudo, 2018, section 3; there, l is infinite): an alpha of 1 draws as the model says, a
+    smaller one is closer to uniform. See :class:`SubwordSampling`.
     """
 
     def __init__(self, tokenizer: Tokenizer, alpha: float, seed: int, max_pieces: int | None) -> None:
@@ -266,15 +248,15 @@ class UnigramSampling(SubwordSampling):
         sums = [0.0] + [-math.inf] * len(text)  # logarithms
         lattice: list[_Last] = [([], [], [])]
         for end in range(1, len(text) + 1):
-            found = [
+            last_pieces = [
                 (begin, *self._scores[piece])
                 for begin in range(max(end - self._longest_piece, 0), end)
                 if (piece := text[begin:end]) in self._scores and sums[begin] > -math.inf
             ]
-            weights = [sums[begin] + self._alpha * score for begin, _, score in found]
-            if found:
+            weights = [sums[begin] + self._alpha * score for begin, _, score in last_pieces]
+            if last_pieces:
                 highest = max(weights)
                 sums[end] = highest + math.log(sum(math.exp(weight - highest) for weight in weights))
             shares = np.cumsum([math.exp(weight - sums[end]) for weight in weights]).tolist()
-            lattice.append(([begin for begin, _, _ in found], [token for _, token, _ in found], shares))
+            lattice.append(([begin for begin, _, _ in last_pieces], [token for _, token, _ in last_pieces], shares))
         return lattice

@@ -63,10 +63,7 @@ class Tokenizer:
     def __init__(self, model: bytes, name: str = TOKENIZER_NAME, src: "Tokenizer | None" = None) -> None:
         """Load a SentencePiece model from its bytes; ``name`` identifies it in errors.
 
-        Args:
-            model: The bytes.
-            name: Its name in errors.
-            src: The tokenizer of the source side; None if this one is for both sides.
+        ``src`` is the tokenizer of the source side; None if this one is for both sides.
 
         Raises:
             DataError: The bytes are not a model, or it has no piece for unknown text.
@@ -94,11 +91,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, src: "Tokenizer | None" = None) -> "Tokenizer":
-        """Read a model file.
-
-        Args:
-            path: The model.
-            src: The tokenizer of the source side; None if this one is for both sides.
+        """Read a model file; for ``src`` see the constructor.
 
         Raises:
             DataError: The file is missing or unusable.
@@ -145,8 +138,8 @@ class Tokenizer:
     @cached_property
     def identity(self) -> str:
         """A hash of the model, or of both."""
-        own = self.sha256
-        return own if self.is_joint else hashlib.sha256(f"{self.src.sha256} {own}".encode()).hexdigest()
+        sha256 = self.sha256
+        return sha256 if self.is_joint else hashlib.sha256(f"{self.src.sha256} {sha256}".encode()).hexdigest()
 
     def save(self, path: str | Path) -> None:
         """Write the model's bytes, unchanged, and flush them to disk."""
@@ -177,13 +170,13 @@ class Tokenizer:
 
     def offsets(self, texts: Sequence[str], *, threads: int = 1) -> list[list[int]]:
         """The character of its text at which each piece begins; texts as :func:`plain_spaces` returns them."""
-        found = self._processor.encode(list(texts), num_threads=threads, return_type="proto")
-        return [_begins(text, one) for text, one in zip(texts, found, strict=True)]
+        spelled = self._processor.encode(list(texts), num_threads=threads, return_type="proto")
+        return [_begins(text, pieces) for text, pieces in zip(texts, spelled, strict=True)]
 
     def decoded_offsets(self, ids: Sequence[int]) -> tuple[str, list[int]]:
         """The text of ids, before control characters are replaced, and where in it each begins. No id is special."""
-        (found,) = self._processor.decode([[self.model_pieces[token] for token in ids]], return_type="proto")
-        return found.text, _begins(found.text, found)
+        (spelled,) = self._processor.decode([[self.model_pieces[token] for token in ids]], return_type="proto")
+        return spelled.text, _begins(spelled.text, spelled)
 
     def proto(self) -> Any:
         """The model as SentencePiece's ``ModelProto``: its pieces, and how it was trained and normalises."""
@@ -228,12 +221,11 @@ class Tokenizer:
             rows = [[int(token) for token in row] for row in ids]
         except (TypeError, ValueError):
             raise TypeError(f"decode takes rows of ids, such as [[5, 6, 7]], not {shown(ids)}") from None
+        if any(min(row) < 0 or max(row) >= self.vocab_size for row in rows if row):
+            raise IndexError(f"an id is outside of the vocabulary of {self.vocab_size} pieces")
         if not self._is_identity:
-            rows = [self._pieces(row) for row in rows]
-        try:
-            texts: list[str] = self._processor.decode(rows)
-        except IndexError:
-            raise IndexError(f"an id is outside of the vocabulary of {self.vocab_size} pieces") from None
+            rows = [[piece for piece in map(self.model_pieces.__getitem__, row) if piece >= 0] for row in rows]
+        texts: list[str] = self._processor.decode(rows)
         return texts
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -249,12 +241,6 @@ class Tokenizer:
             special[token] if token < len(special) else self._processor.id_to_piece(self.model_pieces[token])
             for token in map(int, ids)
         ]
-
-    def _pieces(self, row: list[int]) -> list[int]:
-        if min(row, default=0) < 0:
-            raise IndexError(f"id {min(row)} is outside of the vocabulary of {self.vocab_size} pieces")
-        pieces = [self.model_pieces[token] for token in row]
-        return [piece for piece in pieces if piece >= 0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self._stored, TOKENIZER_NAME, self._src)
@@ -284,9 +270,9 @@ def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-def _begins(text: str, found: Any) -> list[int]:
+def _begins(text: str, spelled: Any) -> list[int]:
     """Where the pieces of a ``SentencePieceText`` begin. It counts bytes."""
-    begins = [piece.begin for piece in found.pieces]
+    begins = [piece.begin for piece in spelled.pieces]
     if text.isascii():
         return begins
     characters = [number for number, character in enumerate(text) for _ in character.encode()]

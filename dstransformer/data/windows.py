@@ -83,14 +83,9 @@ class Window:
 
 
 def build_planner(split: Split, budget: Budget, seed: int, mixture: Mixture | None, window_pairs: int) -> Planner:
-    """Build the planner of a training split.
+    """Build the planner of a training split; without a mixture an epoch takes every pair once.
 
-    Args:
-        split: The split.
-        budget: Limits of an update.
-        seed: The seed of the order of the data.
-        mixture: Chooses the pairs of each epoch; None takes every pair once.
-        window_pairs: ``training.window_pairs``. A split with no more pairs is planned as a whole; so is any if it is 0.
+    A split with no more than ``window_pairs`` pairs is planned as a whole; so is any if that is 0.
 
     Raises:
         ConfigError: The split has too many pairs to be planned as a whole, or a stage of the mixture takes no block.
@@ -112,15 +107,9 @@ def is_windowed(pairs: int, window_pairs: int) -> bool:
 
 
 def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple[int, int]:
-    """Pairs planned at once, and the memory that planning takes in each process.
+    """The pairs that are planned at once, and the bytes of memory that it takes in each process.
 
-    Args:
-        pairs: Pairs of the training split.
-        mixture: Chooses the pairs of each epoch; None takes every pair once.
-        window_pairs: ``training.window_pairs``.
-
-    Returns:
-        The pairs that are planned at once, repeated ones as often as they are used, and the bytes.
+    Repeated pairs count as often as they are used. ``pairs`` is the size of the training split.
     """
     uses = pairs if mixture is None else round(max(mixture.pairs()))
     if is_windowed(pairs, window_pairs):  # of a window and the next, a repeated block as often as it is used

@@ -48,16 +48,14 @@ class SplitWriter:
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._written: list[tuple[Path, int, str]] = []
-        self._lengths = {"src": _RunningLengths(), "tgt": _RunningLengths()}
-        self._unknown = {"src": 0, "tgt": 0}
+        self._sides = {"src": _Side(), "tgt": _Side()}
         self._links: int | None = 0 if aligned else None
 
     def write(self, table: pa.Table) -> None:
         """Append rows from a table with the columns of ``schema``."""
         table = table.select(self.schema.names).cast(self.schema)
-        for name, lengths in self._lengths.items():
-            lengths.add(pc.list_value_length(table[name]))
-            self._unknown[name] += pc.sum(pc.equal(pc.list_flatten(table[name]), UNK_ID)).as_py() or 0
+        for name, side in self._sides.items():
+            side.add(table[name])
         if self._links is not None:
             self._links += len(pc.list_flatten(table["alignment"])) // 2
         self._pending.append(table)
@@ -94,15 +92,15 @@ class SplitWriter:
         write_durably(self._folder / "dataset_info.json", json.dumps(info, indent=2) + "\n")
         write_durably(self._folder / "state.json", json.dumps(state, indent=2) + "\n")
         sync(self._folder)
-        src, tgt = self._lengths["src"], self._lengths["tgt"]
+        src, tgt = self._sides["src"], self._sides["tgt"]
         return SplitInfo(
             pairs=src.count,
-            src_tokens=src.total,
-            tgt_tokens=tgt.total,
-            src_lengths=src.stats(),
-            tgt_lengths=tgt.stats(),
-            src_unknown=self._unknown["src"],
-            tgt_unknown=self._unknown["tgt"],
+            src_tokens=src.tokens,
+            tgt_tokens=tgt.tokens,
+            src_lengths=src.lengths(),
+            tgt_lengths=tgt.lengths(),
+            src_unknown=src.unknown,
+            tgt_unknown=tgt.unknown,
             has_text=self._has_text,
             links=self._links,
             shards=tuple(shards),
@@ -164,21 +162,23 @@ class CorpusWriter:
         write_marker(self._folder, "corpus")
 
 
-class _RunningLengths:
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0
-        self._min = 0
-        self._max = 0
+class _Side:
+    """What the manifest says of one side, summed over the tables."""
 
-    def add(self, lengths: pa.ChunkedArray) -> None:
-        if not len(lengths):
+    def __init__(self) -> None:
+        self.count = self.tokens = self.unknown = 0
+        self._shortest, self._longest = 2**31, 0
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        if not len(column):
             return
+        lengths = pc.list_value_length(column)
         bounds = pc.min_max(lengths).as_py()
-        self._min = min(self._min, bounds["min"]) if self.count else bounds["min"]
-        self._max = max(self._max, bounds["max"])
-        self.total += pc.sum(lengths).as_py()
+        self._shortest = min(self._shortest, bounds["min"])
+        self._longest = max(self._longest, bounds["max"])
+        self.tokens += pc.sum(lengths).as_py()
+        self.unknown += pc.sum(pc.equal(pc.list_flatten(column), UNK_ID)).as_py() or 0
         self.count += len(lengths)
 
-    def stats(self) -> LengthStats:
-        return LengthStats(min=self._min, mean=round(self.total / self.count, 4), max=self._max)
+    def lengths(self) -> LengthStats:
+        return LengthStats(min=self._shortest, mean=round(self.tokens / self.count, 4), max=self._longest)

@@ -13,6 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.tokenizers.tokenizer_base import BaseTokenizer
+from sacrebleu.utils import SACREBLEU_DIR
 from sacremoses import MosesTokenizer
 
 from dstransformer.errors import ConfigError, DataError
@@ -113,8 +114,6 @@ def text_tokenizer(texts: Iterable[str], choice: str, option: str, advice: str =
 
 
 def _spbleu_model(name: str) -> Path:
-    from sacrebleu.utils import SACREBLEU_DIR
-
     return Path(SACREBLEU_DIR) / "models" / _SPBLEU[name]
 
 
@@ -162,10 +161,7 @@ def bleu_metric(tokenize: str, *, effective_order: bool = False) -> BLEU:
 def score(translations: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> tuple[Score, ...]:
     """Score detokenised text: cased BLEU (Papineni et al., 2002), and chrF2 (Popović, 2015).
 
-    Args:
-        translations: Detokenised translations.
-        references: Detokenised references.
-        tokenize: See :func:`bleu_tokenizer`.
+    For ``tokenize`` see :func:`bleu_tokenizer`.
 
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
@@ -199,10 +195,7 @@ def compound_split_bleu(translations: Sequence[str], references: Sequence[str], 
     The score is higher than sacrebleu's default and comparable only to scores computed in the same way: issue 317 has
     29.02 for a model that sacrebleu gives 27.52. Full-width punctuation, which that Moses script replaces too, stays.
 
-    Args:
-        translations: Detokenised translations.
-        references: Detokenised references.
-        code: Code of the target language, which selects the tokenizer's list of abbreviations: ``de``, ``fr``, …
+    The ``code`` of the target language, ``de`` or ``fr``, selects the tokenizer's list of abbreviations.
 
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
@@ -224,11 +217,7 @@ def score_translations(
 ) -> Evaluation:
     """Score translations: BLEU, chrF, TER and, in a language that Moses divides, the paper's compound-split BLEU.
 
-    Args:
-        translations: Detokenised translations.
-        references: Detokenised references.
-        code: Code of the target language; None leaves out the paper's BLEU.
-        tokenize: See :func:`bleu_tokenizer`.
+    Without the ``code`` of the language the last is left out. For ``tokenize`` see :func:`bleu_tokenizer`.
 
     Raises:
         DataError: There are no sentences, or the numbers of translations and references differ.
@@ -236,10 +225,10 @@ def score_translations(
     if not any(map(str.strip, translations)):
         logger.warning("every line of the translation is empty: the scores are meaningless")
     scores = score(translations, references, tokenize)
-    plain = [joined_pieces(side, tokenize) for side in (translations, references)]
-    scores += (_corpus_score("ter", ter_metric(asian=is_asian(tokenize, code, references)), *plain),)
+    sides = joined_pieces(translations, tokenize), joined_pieces(references, tokenize)
+    scores += (_corpus_score("ter", ter_metric(asian=is_asian(tokenize, code, references)), *sides),)
     if code is not None and language(code).tag is not None and language(code).tokenizer == "13a":
-        scores += (compound_split_bleu(*plain, code),)  # Moses divides no Chinese, Japanese, Thai …
+        scores += (compound_split_bleu(*sides, code),)  # Moses divides no Chinese, Japanese, Thai …
     return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
 
 

@@ -186,8 +186,8 @@ class Results:
 def _is_among(result: Mapping[str, Any], metrics: Iterable[str], others: Iterable[Mapping[str, Any]]) -> bool:
     """Whether the others of the same weights, test set and search have these metrics, all of them together."""
     same = [other for other in others if _key(other) == _key(result)]
-    found = {name for other in same for name in other.get("metrics") or ()}
-    return bool(same) and found.issuperset(metrics)
+    names = {name for other in same for name in other.get("metrics") or ()}
+    return bool(same) and names.issuperset(metrics)
 
 
 def _key(record: Mapping[str, Any]) -> tuple[object, ...]:

@@ -31,9 +31,6 @@ SCRIPT = Path(__file__).with_name("learned_script.py")
 #: The package of each option.
 _PACKAGES = {"comet": "unbabel-comet", "metricx": "transformers"}
 
-#: The names of COMET's scores without references, by the class of the model.
-_REFERENCE_FREE = {"UnifiedMetric": "cometkiwi", "ReferencelessRegression": "cometqe"}
-
 
 def find_model(option: str, path: str) -> Path:
     """The model of a metric on this machine.
@@ -46,15 +43,17 @@ def find_model(option: str, path: str) -> Path:
     Raises:
         DataError: It is not there.
     """
-    given = Path(path)
-    found = given / "checkpoints" / "model.ckpt" if option == "comet" and given.is_dir() else given
-    if option == "comet" and not found.is_file():
+    model = Path(path)
+    if option == "metricx":
+        if not (model / "config.json").is_file():
+            raise DataError(f"--metricx {path}: it has no config.json: name the folder of a downloaded model")
+        return model
+    model = model / "checkpoints" / "model.ckpt" if model.is_dir() else model
+    if not model.is_file():
         raise DataError(
-            f"--comet {path}: {found} is not a file: name the checkpoint of a downloaded model (model.ckpt)"
+            f"--comet {path}: {model} is not a file: name the checkpoint of a downloaded model (model.ckpt)"
         )
-    if option == "metricx" and not (given / "config.json").is_file():
-        raise DataError(f"--metricx {path}: it has no config.json: name the folder of a downloaded model")
-    return found
+    return model
 
 
 class LearnedMetric:
@@ -83,13 +82,8 @@ class LearnedMetric:
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         facts = self._start()
+        self.name: str = facts["name"]
         self.uses_references: bool = facts["uses_references"]
-        if option == "metricx":
-            self.name = "metricx"
-        elif self.uses_references:
-            self.name = "comet"
-        else:
-            self.name = _REFERENCE_FREE.get(facts["class"], "comet")
         # The model is called by its folder, or by its repository in the hub's cache.
         folder = self._model.parent.parent if self._model.parent.name == "checkpoints" else self._model
         cached = next((one.name for one in folder.absolute().parents if one.name.startswith("models--")), None)

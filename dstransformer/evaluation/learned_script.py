@@ -1,7 +1,7 @@
 """Scores translations with a learned metric, in an environment that has it; ``learned.py`` starts it.
 
 It imports nothing of this package, and runs under any Python from 3.8 on. Its arguments are ``comet`` or ``metricx``,
-and the model. Once that is loaded it prints a line of JSON: the ``class`` of the model, whether it ``uses_references``,
+and the model. Once that is loaded it prints a line of JSON: the ``name`` of its score, whether it ``uses_references``,
 and the ``version`` of its package. Then it answers each line on stdin, an object with ``samples`` and ``batch_size``,
 with the ``scores`` of the sentences; or with an ``error``.
 """
@@ -21,6 +21,10 @@ METRICX_TOKENS = 1536
 
 #: The token of mT5 whose logit is the score, <extra_id_10>, and the bounds of a score.
 METRICX_TOKEN, METRICX_BOUNDS = 250089, (0.0, 25.0)
+
+
+#: The names of COMET's scores without references, by the class of the model.
+_REFERENCE_FREE = {"UnifiedMetric": "cometkiwi", "ReferencelessRegression": "cometqe"}
 
 
 def main() -> None:
@@ -56,9 +60,10 @@ class Comet:
             logging.getLogger(name).setLevel(logging.ERROR)
         self._model = importlib.import_module("comet").load_from_checkpoint(checkpoint, local_files_only=True)
         segments = getattr(self._model.hparams, "input_segments", ())  # some can do with references and without
+        uses_references = "ref" in segments or self._model.requires_references()
         self.facts = {
-            "class": type(self._model).__name__,
-            "uses_references": "ref" in segments or self._model.requires_references(),
+            "name": "comet" if uses_references else _REFERENCE_FREE.get(type(self._model).__name__, "comet"),
+            "uses_references": uses_references,
             "version": f"unbabel-comet {version('unbabel-comet')}",
         }
 
@@ -83,7 +88,7 @@ class MetricX:
             raise ValueError(f"its vocabulary of {model.config.vocab_size} pieces is not mT5's")
         self._model = model.eval().to(self._device)
         self.facts = {
-            "class": "MetricX",
+            "name": "metricx",
             "uses_references": True,
             "version": f"transformers {version('transformers')}",
         }

@@ -137,7 +137,7 @@ def compare(
     drawn = check_samples(test, samples, seed)
     metrics = {"bleu": bleu_metric(tokenize), "chrf": CHRF(), "ter": ter_metric(asian=asian)}
     with _seeded(seed):
-        signatures, found = PairedTest(
+        signatures, results = PairedTest(
             [(system, list(translations)) for system, translations in systems],
             metrics,
             [list(references)],
@@ -146,7 +146,7 @@ def compare(
         )()
     baseline = list(systems[0][1])
     same = [list(translations) == baseline for _, translations in systems]
-    by_key = dict(zip((key for key in found if key != "System"), metrics, strict=True))  # sacrebleu renames them
+    by_key = dict(zip((key for key in results if key != "System"), metrics, strict=True))  # sacrebleu renames them
     differences = {
         metric: tuple(
             Difference(
@@ -156,7 +156,7 @@ def compare(
                 _to_float(result.mean),
                 _to_float(result.ci),
             )
-            for result, equal in zip(found[key], same, strict=True)
+            for result, equal in zip(results[key], same, strict=True)
             if not isinstance(result, str)  # only names are
         )
         for key, metric in by_key.items()

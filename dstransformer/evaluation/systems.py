@@ -148,16 +148,7 @@ def evaluate_file(
     tokenize: str,
     learned: Sequence[LearnedMetric] = (),
 ) -> SystemResult:
-    """Score the translations in a file.
-
-    Args:
-        path: The file.
-        lines: Its lines, see :func:`read_translations`.
-        test_set: The test set.
-        language: Code of the target language, for the paper's BLEU; None leaves it out.
-        tokenize: The tokenizer of BLEU.
-        learned: Learned metrics, to add their scores.
-    """
+    """Score the ``lines`` of a file, see :func:`read_translations`; other arguments as for :func:`evaluate_bundle`."""
     evaluation = score_translations(lines, test_set.references, language, tokenize)
     evaluation = _with_learned(evaluation, test_set.sources, test_set, learned)
     return SystemResult(path, test_set, evaluation, {"file": path})
@@ -175,13 +166,13 @@ def _with_learned(
     for metric in learned:
         assert sources is not None
         try:
-            found, each = metric.score(sources, evaluation.translations, test_set.references)
+            score, of_sentences = metric.score(sources, evaluation.translations, test_set.references)
         except DstError as error:
             if not is_lenient:
                 raise
             logger.warning("%s: no %s score for %s", error, metric.name, test_set.name)
             continue
-        scores, sentence_scores = (*evaluation.scores, found), {**evaluation.sentence_scores, found.name: each}
+        scores, sentence_scores = (*evaluation.scores, score), {**evaluation.sentence_scores, score.name: of_sentences}
         evaluation = replace(evaluation, scores=scores, sentence_scores=sentence_scores)
     return evaluation
 
@@ -221,7 +212,9 @@ def format_table(results: Sequence[SystemResult], comparisons: Mapping[str, Comp
         rows.append([result.test_set.name, result.system, *cells])
     footnotes = [f"{score.label}: {score.signature}" for score in columns.values()]
     footnotes += dict.fromkeys(comparison.describe() for comparison in comparisons.values())
-    return "\n".join([*_align(rows), "", *footnotes])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, "", *footnotes])
 
 
 def _format_cell(score: Score | None, result: SystemResult, comparison: Comparison | None) -> str:
@@ -236,8 +229,3 @@ def _format_cell(score: Score | None, result: SystemResult, comparison: Comparis
     if difference.p_value is not None:
         text += f" (p {difference.p_value:.4f}{'*' if difference.is_significant else ''})"
     return text
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

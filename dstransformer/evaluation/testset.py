@@ -111,7 +111,8 @@ def read_test_sets(src: Sequence[str], ref: Sequence[str]) -> list[TestSet]:
     """
     if src and len(src) != len(ref):
         raise UserError(f"--src is given {len(src)} times and --ref {len(ref)} times: give both for each test set")
-    return [read_test_set(*files) for files in zip(_short_names(ref), src or [None] * len(ref), ref, strict=True)]
+    sources: Sequence[str | None] = src or [None] * len(ref)
+    return [read_test_set(*files) for files in zip(_short_names(ref), sources, ref, strict=True)]
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
@@ -161,7 +162,7 @@ def _cached_pair(languages: str, pairs: Sequence[str], name: str) -> str:
     codes = dict.fromkeys(code for pair in pairs for code in pair.split("-", 1))
     src, tgt = divide_codes(languages, list(codes))
     sides = {pair: pair.split("-", 1) for pair in pairs}
-    found = [pair for pair, (a, b) in sides.items() if matching_codes(src, [a]) and matching_codes(tgt, [b])]
-    if len(found) != 1:
+    matching = [pair for pair, (a, b) in sides.items() if matching_codes(src, [a]) and matching_codes(tgt, [b])]
+    if len(matching) != 1:
         raise UserError(f"--test-set {name} has no {languages}, only {', '.join(pairs)}")
-    return found[0]
+    return matching[0]

@@ -6,11 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -30,8 +29,6 @@ from dstransformer.model import DTYPES, Bundle, Transformer
 from dstransformer.model.cost import meta_device
 from dstransformer.model.objective import Objective
 from dstransformer.model.ops import int8_values
-
-Indices = npt.NDArray[np.int64]
 
 #: To call with a number that is done, and that of all.
 Show = Callable[[int, int], None]
@@ -53,19 +50,14 @@ def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evalu
 
     See :func:`compound_split_bleu`. Other languages get no second score: how the authors computed their French score is
     not published.
-
-    Args:
-        evaluation: The evaluation.
-        split: What was evaluated.
-        language: Code of the target language.
     """
     is_german = (known(language).tag or "").partition("-")[0] == "de"  # or deu, de_AT
     if not is_german or evaluation.paper_bleu is not None or split.directions:
         return evaluation
     count = evaluation.sentences
-    found = compound_split_bleu(evaluation.translations, split.tgt_texts()[:count], language)
-    named = replace(found, name=score_name(found.name, count, len(split)))
-    return replace(evaluation, scores=(*evaluation.scores, named))
+    bleu = compound_split_bleu(evaluation.translations, split.tgt_texts()[:count], language)
+    bleu = replace(bleu, name=score_name(bleu.name, count, len(split)))
+    return replace(evaluation, scores=(*evaluation.scores, bleu))
 
 
 class Validator:
@@ -87,7 +79,6 @@ class Validator:
         world = session.world
         dtype = DTYPES[precision] if world.device.type == "cuda" else torch.float32
         self._config = config
-        self._tokenizer = tokenizer
         self._world = world
         self._until_stopped = session.until_stopped
         with meta_device():
@@ -119,8 +110,8 @@ class Validator:
             return self._loss_signature
         rows = {name: [0] for name in covered_rows(split, 1)}
         examples = [self._task.example] * len(rows)
-        found = score_directions(self._task.score, rows, examples, examples)
-        return Evaluation(found, ranked_by=self._task.metric).main.signature
+        scores = score_directions(self._task.score, rows, examples, examples)
+        return Evaluation(scores, ranked_by=self._task.metric).main.signature
 
     def evaluate(self, split: Split, sentences: int, show: Show | None = None) -> Evaluation:
         """Evaluate the weights loaded last. Collective; all ranks return the same result.
@@ -174,11 +165,11 @@ class Validator:
         order = np.lexsort((src_lengths, tgt_lengths))
         if rows is not None:
             order = order[np.isin(order, rows)]
-        own = order[self._world.rank :: self._world.world_size]
+        share = order[self._world.rank :: self._world.world_size]
         sums = torch.zeros(3, dtype=torch.float64)
         # The lengths include EOS, which the plan counts again; without it, empty targets would be left out.
-        for pairs in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
-            batch = pack_pairs(*split.gather(own[pairs])).to(self._world.device)
+        for pairs in plan_batches(tgt_lengths[share].tolist(), self._config.decoding.batch_tokens):
+            batch = pack_pairs(*split.gather(share[pairs])).to(self._world.device)
             loss, terms = self._objective(*batch)
             sums += torch.tensor([float(loss), float(terms["nll"]), batch.tgt_out.numel()], dtype=torch.float64)
         return sums
@@ -192,8 +183,8 @@ class Validator:
             done = min(done + count * self._world.world_size, len(sources))  # the others get on as fast
             show(done, len(sources))
 
-        own = sources[self._world.rank :: self._world.world_size]
-        shares = self._world.gather(self._until_stopped(lambda: self._translator.translate(own, advance)))
+        share = sources[self._world.rank :: self._world.world_size]
+        shares = self._world.gather(self._until_stopped(lambda: self._translator.translate(share, advance)))
         return [
             shares[index % self._world.world_size][index // self._world.world_size] for index in range(len(sources))
         ]
@@ -231,26 +222,26 @@ def score_directions(
         The scores, if there is one direction. Otherwise their means over the directions, in which each counts the same,
         then those of each direction: ``bleu``, ``chrf``, ``bleu_en-de``, ``chrf_en-de``, ``bleu_de-en`` …
     """
-    found: dict[str, tuple[Score, ...]] = {}
+    scores_of: dict[str, tuple[Score, ...]] = {}
     begin = 0
     for name, own in rows.items():
         end = begin + len(own)
-        found[name] = scorer(outputs[begin:end], references[begin:end], name)
+        scores_of[name] = scorer(outputs[begin:end], references[begin:end], name)
         begin = end
-    if len(found) == 1:
-        return next(iter(found.values()))
+    if len(scores_of) == 1:
+        return next(iter(scores_of.values()))
     means = []
-    for same in zip(*found.values(), strict=True):
+    for same in zip(*scores_of.values(), strict=True):
         signatures = " + ".join(dict.fromkeys(score.signature for score in same))  # one if all are computed alike
         mean = sum(score.value for score in same) / len(same)
         means.append(Score(same[0].name, mean, f"mean:{len(same)}|{signatures}"))
-    own_scores = [replace(score, name=f"{score.name}_{name}") for name, scores in found.items() for score in scores]
+    own_scores = [replace(score, name=f"{score.name}_{name}") for name, scores in scores_of.items() for score in scores]
     return (*means, *own_scores)
 
 
 def interleaved(rows: Mapping[str, range]) -> list[int]:
     """The positions of outputs, in turn of each direction; see :func:`score_directions` for their order."""
-    positions = count()
+    positions = iter(range(sum(map(len, rows.values()))))
     directions = [list(islice(positions, len(own))) for own in rows.values()]
     return [position for turn in zip_longest(*directions) for position in turn if position is not None]
 
