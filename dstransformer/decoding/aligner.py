@@ -137,13 +137,10 @@ class Aligner:
         batch = batch.to(self._device)
         with self.model.alignment_layer.recording() as recorded:
             self.model(batch.src, batch.src_packing, batch.tgt_in, batch.tgt_packing)
-        src, src_packing = self.model.source(batch.src, batch.src_packing)
-        batch = batch._replace(src=src, src_packing=src_packing)
         queries, keys_values = recorded[0]
         weights = self._weights(queries, keys_values, batch)
-        if self.model.config.source_end:
-            ends = batch.src_packing.lengths - 1
-            weights[torch.arange(len(ends), device=ends.device), :, ends] = -1.0
+        ends = batch.src_packing.lengths - 1
+        weights[torch.arange(len(ends), device=ends.device), :, ends] = -1.0
         for own, skipped in zip(weights, tags, strict=True):
             own[:, :skipped] = -1.0
         best = weights.argmax(dim=2).tolist()

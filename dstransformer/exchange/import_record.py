@@ -94,7 +94,6 @@ def build_config(
         "norm": "post",
         "attention_bias": True,
         "output_bias": True,
-        "source_end": True,
         "vocab_multiple": 1,
         **more,
     }

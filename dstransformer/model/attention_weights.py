@@ -21,8 +21,6 @@ from dstransformer.model.transformer import DecoderLayer, EncoderLayer, MultiHea
 class AttentionWeights(NamedTuple):
     """The weights of every layer and head for one sentence pair, fp32; each row sums to 1 (section 3.2.3).
 
-    The source has no end in a model that does not read it (``model.source_end``).
-
     Attributes:
         encoder: Self-attention of the encoder, ``(layers, heads, src_len, src_len)``.
         decoder: Self-attention of the decoder, ``(layers, heads, tgt_len, tgt_len)``; 0 after each query.
@@ -94,8 +92,7 @@ def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[
     with torch.no_grad(), ExitStack() as stack:
         recorded = {attention: stack.enter_context(attention.recording()) for attention in attentions}
         model(src, packing, tgt_in, tgt_packing)
-    src_len = model.source(src, packing)[0].numel()
-    return {attention: _split(attention, calls[0], src_len, len(tgt_in)) for attention, calls in recorded.items()}
+    return {attention: _split(attention, calls[0], len(src), len(tgt_in)) for attention, calls in recorded.items()}
 
 
 def _split(attention: MultiHeadAttention, recorded: tuple[Tensor, ...], src_len: int, tgt_len: int) -> Projections:

@@ -219,7 +219,7 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
     recorded = training.get("model") if isinstance(training, Mapping) else None
     now = model.model_dump()
     for key, value in recorded.items() if isinstance(recorded, dict) else ():
-        if now.get(key) != value:
+        if now.get(key, value) != value:  # one that left is checked by complete_config
             raise DataError(
                 f"{path}: model.{shown(key, quote=False)} is {shown(now.get(key))}, but the weights belong to a model "
                 f"with {shown(value)} ({PROVENANCE}); restore it"

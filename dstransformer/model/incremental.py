@@ -36,7 +36,6 @@ class IncrementalDecoder:
     def __init__(self, model: Transformer, src: Tensor, packing: Packing, beam_size: int) -> None:
         self.model = model
         self.length = 0
-        src, packing = model.source(src, packing)
         config, memory = model.config, model.encode(src, packing)
         layers: list[DecoderLayer] = [prepare(layer) for layer in model.decoder]  # type: ignore[misc]
         projections = [layer.memory_attention.kv for layer in layers]
@@ -78,8 +77,8 @@ class IncrementalDecoder:
 def prepare(part: Part) -> Part:
     """A part of a model for many calls without gradient: it shares the weights, and has its products prepared.
 
-    See :func:`dstransformer.model.ops.prepare_linear`. They are functions among the attributes of the copy, which Python
-    finds before PyTorch looks for modules and their hooks: with few rows a step is mostly calls.
+    See :func:`dstransformer.model.ops.prepare_linear`. They are functions among the attributes of the copy, which
+    Python finds before PyTorch looks for modules and their hooks: with few rows a step is mostly calls.
     """
     prepared = copy(part)
     for name, child in part._modules.items():

@@ -130,7 +130,6 @@ class Transformer(nn.Module):
             tgt_in: The decoder's input, each sentence with its begin, ``(tgt_tokens,)``.
             tgt_packing: The sentences of ``tgt_in``.
         """
-        src, src_packing = self.source(src, src_packing)
         return self.decode(tgt_in, tgt_packing, self.encode(src, src_packing), src_packing)
 
     @property
@@ -139,12 +138,8 @@ class Transformer(nn.Module):
         layer: DecoderLayer = self.decoder[max(len(self.decoder) - 2, 0)]  # type: ignore[assignment]
         return layer.memory_attention
 
-    def source(self, src: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
-        """What the encoder reads of sentences with their ends, ``(src_tokens,)``: without these in some models."""
-        return (src, packing) if self.config.source_end else packing.without_ends(src)
-
     def encode(self, src: Tensor, packing: Packing) -> Tensor:
-        """The memory, ``(packing.rows, d_model)``, of what :meth:`source` returns, ``(src_tokens,)``."""
+        """The memory, ``(packing.rows, d_model)``, of sentences with their ends, ``(src_tokens,)``."""
         src, positions = packing.fill(src), packing.fill(packing.positions)
         embedding = self.embedding if self.src_embedding is None else self.src_embedding
         x: Tensor = self.src_input(src, positions, packing.max_len, self._in_use(embedding), self.dtype)
@@ -476,7 +471,7 @@ def sinusoidal_table(
 
     ``timing``, of the authors' tensor2tensor and of Marian, has ``i / (d_model / 2 - 1)`` in place of ``2i / d_model``.
     """
-    steps = d_model if kind == "sinusoidal" else max(d_model - 2, 1)
+    steps = {"sinusoidal": d_model, "timing": max(d_model - 2, 1)}[kind]
     frequencies = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / steps))
     angles = torch.arange(rows, dtype=torch.float64)[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).to(device=device, dtype=dtype)
