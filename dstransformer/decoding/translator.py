@@ -13,7 +13,7 @@ import torch
 
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.data import Tokenizer
-from dstransformer.data.alignment import words_before, words_of_pieces
+from dstransformer.data.alignment import words_before, words_of_output, words_of_pieces
 from dstransformer.data.directions import Tags
 from dstransformer.data.sentences import split_sentences
 from dstransformer.data.tokenizer import plain_spaces
@@ -387,7 +387,9 @@ class Translator(TextDecoder):
         if not self.is_guided and not self._has_warned:
             self._has_warned = True
             logger.warning("the model was trained without guided alignment (loss.guided_alignment): it aligns badly")
-        return Aligner(self.model, self.tokenizer, guided=self.is_guided, batch_tokens=self.settings.batch_tokens)
+        aligner = Aligner(self.model, self.tokenizer, batch_tokens=self.settings.batch_tokens)
+        aligner.is_guided = self.is_guided
+        return aligner
 
     def _align(
         self,
@@ -404,10 +406,12 @@ class Translator(TextDecoder):
             tag = 1 if part.begin else 0
             numbers = [word - tag + part.first_word if word >= tag else -1 for word in own[:limit]]
             sources.append(Pieces(ids[:limit], numbers))
-        flat = [(source, one.tokens) for source, found in zip(sources, outputs, strict=True) for one in found]
+        repeated = [source for source, found in zip(sources, outputs, strict=True) for _ in found]
+        tokens = [one.tokens for found in outputs for one in found]
         assert isinstance(self.engine, TorchEngine)
         with evaluating(self.engine.ensemble):
-            links = iter(aligner.align_outputs([source for source, _ in flat], [tokens for _, tokens in flat]))
+            targets = [Pieces(ids, words_of_output(self.tokenizer, ids)) for ids in tokens]
+            links = iter(aligner.align_pieces(repeated, targets))
         return [[one._replace(alignment=next(links)) for one in found] for found in outputs]
 
     def translate_ids(self, src: Sequence[Sequence[int]]) -> list[list[int]]:

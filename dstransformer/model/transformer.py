@@ -52,7 +52,7 @@ class Transformer(nn.Module):
 
     Attributes:
         call_layer: Calls a layer with its inputs. Training may compute layers again for their gradients
-            (:func:`dstransformer.model.objective.recompute`).
+            (:func:`dstransformer.model.loss.recompute`).
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from support.models.packed import tiny_config
 from dstransformer.data.links import _pack_links
 from dstransformer.data.packing import PackedBatch, pack_pairs
 from dstransformer.model import Transformer, attention_weights
-from dstransformer.model.objective import Objective, recompute
+from dstransformer.model.loss import Objective, recompute
 
 VOCAB = 23
 SRC, TGT = [5, 3, 7], [4, 6, 2]
