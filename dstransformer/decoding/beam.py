@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import NamedTuple, Protocol
 
 import torch
@@ -19,12 +20,11 @@ from dstransformer.model import Ensemble, ops
 #: Pieces with smaller numbers (padding, unknown, begin of sentence) are never in an output.
 FIRST_PIECE = EOS_ID
 
-#: Finished sentences leave a padded batch when they are more than this share of it: removing them copies the caches of
-#: the others.
+#: Finished sentences leave a padded batch when they are more than this share of it.
 DROP_SHARE = 0.125
 
-#: Steps of a search on a GPU between two checks for finished sentences; for each the host waits for the device.
-CHECK_STEPS = 4
+#: Steps between two checks for finished sentences: on a GPU several, as the host waits for it at each.
+CHECK_STEPS = {"cpu": 1, "cuda": 4}
 
 #: Initial capacity of a search, in tokens; it doubles when it is full.
 FIRST_CAPACITY = 64
@@ -223,11 +223,6 @@ def best_allowed_pieces(logits: Tensor, pieces: Tensor, allowed: Tensor, count: 
     return NextPieces(best, pieces[columns], scores[:, 0])
 
 
-def check_steps(device: torch.device) -> int:
-    """Steps between two checks for finished sentences."""
-    return CHECK_STEPS if device.type == "cuda" else 1
-
-
 class _Search:
     """The hypotheses of unfinished sentences: ``beam_size`` live ones each, and the ``n_best`` finished so far.
 
@@ -253,10 +248,13 @@ class _Search:
         self._beam = beam
         self._alpha, self._offset = settings.length_penalty, settings.length_offset
         self._threshold = settings.pruning_threshold
-        self._ragged = ragged  # a sentence may have fewer rows than the beam; see model/ops/caches.py
+        # A ragged decoder computes only the hypotheses that may still win, and sentences leave it at no cost. A padded
+        # one computes the whole beam of each sentence, and copies its caches when some leave: so they leave together.
+        self._ragged = ragged
+        self._waiting_share = 0.0 if ragged else DROP_SHARE
         self._constraint = constraint
         self._min_tokens = settings.min_tokens
-        self._check_steps = check_steps(device)
+        self._check_steps = CHECK_STEPS.get(device.type, 1)
         self._first_limit, self._last_limit = min(limits), max(limits)
         self._prefixes: Tensor | None = None
         if longest := max(map(len, prefixes), default=0):
@@ -275,7 +273,8 @@ class _Search:
         self._first_rows = beam * self._numbers[:, None]  # of the first sentences, of each the first row
         self._never = torch.full((), _NEVER, device=device)
         self._rows = self._numbers[:, None].expand(-1, beam)  # the decoder's row that each live one continues
-        self._chosen = (self._live > _NEVER).flatten()  # the live ones that the decoder computes
+        # The live ones that the decoder computes: of a ragged one a mask, else all.
+        self._chosen: Tensor | EllipsisType = (self._live > _NEVER).flatten() if ragged else ...
         self._scores = torch.full((n, n_best), _NEVER, device=device)
         self._finished = torch.full((n, n_best), _NEVER, device=device)
         self._finished_tokens = torch.full((n, n_best, capacity), EOS_ID, device=device)
@@ -288,8 +287,7 @@ class _Search:
         """The next token of the prefix of each chosen row, -1 after it, ``(rows,)``; None if all are past it."""
         if self._prefixes is None or self._length >= self._prefixes.shape[1]:
             return None
-        forced = self._prefixes[:, self._length, None].expand(-1, self._beam).flatten()
-        return forced[self._chosen] if self._ragged else forced
+        return self._prefixes[:, self._length, None].expand(-1, self._beam).flatten()[self._chosen]
 
     def choose_rows(self) -> tuple[Tensor, Tensor] | None:
         """Move finished sentences to the results, and choose the live hypotheses that the decoder computes next.
@@ -299,30 +297,26 @@ class _Search:
         Returns:
             Their last tokens and the decoder's rows that they continue, ``(rows,)`` each; None if all are done.
         """
-        if not self._ragged and self._length % self._check_steps and self._length < self._last_limit:
+        if self._length % self._check_steps and self._length < self._last_limit:
             return self._last_tokens.flatten(), self._rows.flatten()
         hopeful = best_reachable_score(self._live, self._limit_penalties[:, None]) > self._scores[:, -1:]
         done = ~hopeful.any(dim=1)
         n, finished = done.numel(), int(done.sum())
-        # The caches of a padded batch are copied when sentences leave it, so they leave together.
-        if finished and (self._ragged or finished == n or finished > DROP_SHARE * n):
+        if finished == n or finished > self._waiting_share * n:
             self._collect(done.nonzero().squeeze(1))
             kept = (~done).nonzero().squeeze(1)
             self._keep(kept)
             hopeful = hopeful[kept]
         if finished == n:
             return None
-        tokens, rows = self._last_tokens.flatten(), self._rows.flatten()
-        if not self._ragged:
-            return tokens, rows
-        self._chosen = hopeful.flatten()
-        return tokens[self._chosen], rows[self._chosen]
+        if self._ragged:
+            self._chosen = hopeful.flatten()
+        return self._last_tokens.flatten()[self._chosen], self._rows.flatten()[self._chosen]
 
     def allowed(self) -> Tensor:
         """Which pieces of the constraint may follow each of the chosen rows, ``(rows, symbols)``."""
         assert self._constraint is not None
-        allowed = self._constraint.allowed(self._limits - self._length).flatten(0, 1)
-        return allowed[self._chosen] if self._ragged else allowed
+        return self._constraint.allowed(self._limits - self._length).flatten(0, 1)[self._chosen]
 
     def advance(self, following: NextPieces) -> None:
         """Take one step with the continuations of the chosen hypotheses."""
@@ -342,7 +336,7 @@ class _Search:
             self._live_tokens = pad(self._live_tokens, (0, capacity), value=EOS_ID)
             self._finished_tokens = pad(self._finished_tokens, (0, capacity), value=EOS_ID)
         self._live_tokens[:, :, self._length - 1] = self._last_tokens
-        if self._ragged:
+        if isinstance(self._chosen, Tensor):
             self._rows = (self._chosen.cumsum(0) - 1).view_as(parents).gather(1, parents)
         else:
             self._rows = self._first_rows[: len(parents)] + parents
@@ -351,13 +345,13 @@ class _Search:
 
     def _scatter(self, following: NextPieces) -> NextPieces:
         """Continuations of all live hypotheses, ``n * beam`` rows; impossible ones where none were computed."""
-        if not self._ragged:
+        if not isinstance(self._chosen, Tensor):
             return following
         scattered = []
         for part, nothing in zip(following, (_NEVER, FIRST_PIECE, _NEVER), strict=True):
-            whole = part.new_full((self._live.numel(), *part.shape[1:]), nothing)
-            whole[self._chosen] = part
-            scattered.append(whole)
+            of_all = part.new_full((self._live.numel(), *part.shape[1:]), nothing)
+            of_all[self._chosen] = part
+            scattered.append(of_all)
         return NextPieces(*scattered)
 
     def _collect(self, sentences: Tensor) -> None:
