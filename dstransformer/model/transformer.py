@@ -84,8 +84,8 @@ class Transformer(nn.Module):
         self.tgt_input = PositionedEmbedding(config, from_zeros=config.start == "zeros")
         self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.encoder_depth))
         self.decoder = nn.ModuleList(DecoderLayer(config, backend) for _ in range(config.decoder_depth))
-        self.encoder_norm = LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else None
-        self.decoder_norm = LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else None
+        self.encoder_norm = LayerNorm(width, eps=config.norm_epsilon) if config.norm == "pre" else None
+        self.decoder_norm = LayerNorm(width, eps=config.norm_epsilon) if config.norm == "pre" else None
         self.reset_parameters()
         for module in self.modules():
             if isinstance(module, Linear):
@@ -219,7 +219,7 @@ class Residual(TensorModule):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = LayerNorm(config.d_model, config.norm_epsilon)
+        self.norm = LayerNorm(config.d_model, eps=config.norm_epsilon)
         self.dropout = Dropout(config.dropout)
         self.post = config.norm == "post"
 
@@ -232,9 +232,6 @@ class Residual(TensorModule):
 
 class LayerNorm(TensorModule, nn.LayerNorm):
     """Layer normalisation over ``d_model``, of a tensor or of a residual sum."""
-
-    def __init__(self, d_model: int, epsilon: float) -> None:
-        super().__init__(d_model, eps=epsilon)
 
     def forward(self, x: Tensor, y: Tensor | None = None, p: float = 0.0) -> Tensor:
         """``LayerNorm(x)``, or ``LayerNorm(x + Dropout(y))`` with the dropout probability ``p``; ``(…, d_model)``."""
