@@ -137,16 +137,9 @@ def beam_search(
     limits = output_limits(packing, settings, max_positions=model.max_positions, prefixes=prefixes)
     if constraint is not None:
         limits = list(map(max, limits, constraint.min_lengths))
-    search = _Search(limits, settings, n_best, prefixes, src.device, ragged=decoder.ragged, constraint=constraint)
+    search = _Search(limits, settings, vocab_size, n_best, prefixes, constraint, src.device, ragged=decoder.ragged)
     while (rows := search.choose_rows()) is not None:
-        logits = decoder.step(*rows)
-        if constraint is None:
-            following = best_next_pieces(
-                logits, vocab_size, 2 * settings.beam_size, first=search.first_piece(), forced=search.forced()
-            )
-        else:
-            following = best_allowed_pieces(logits, constraint.pieces, search.allowed(), 2 * settings.beam_size)
-        search.advance(following)
+        search.advance(search.next_pieces(decoder.step(*rows)))
     return search.results
 
 
@@ -185,44 +178,6 @@ class NextPieces(NamedTuple):
     end: Tensor
 
 
-def best_next_pieces(
-    logits: Tensor, vocab_size: int, count: int, *, first: int = FIRST_PIECE, forced: Tensor | None = None
-) -> NextPieces:
-    """The ``count`` most probable pieces of each row, or all if there are fewer.
-
-    Args:
-        logits: ``(rows, vocabulary)``.
-        vocab_size: Number of pieces.
-        count: How many.
-        first: The first piece that may be chosen.
-        forced: For each row the only piece that may follow, -1 for any, ``(rows,)``; None for any.
-    """
-    count = min(count, vocab_size - first)
-    best, tokens, log_sum = ops.best_pieces(logits, first, vocab_size, count)
-    best = best - log_sum[:, None]
-    if forced is not None:
-        is_forced, piece = (forced >= 0)[:, None], forced.clamp(min=0)[:, None]
-        only = torch.full_like(best, _NEVER)
-        only[:, :1] = logits.gather(1, piece).float() - log_sum[:, None]
-        best, tokens = torch.where(is_forced, only, best), torch.where(is_forced, piece, tokens)
-    return NextPieces(best, tokens, logits[:, EOS_ID].float() - log_sum)
-
-
-def best_allowed_pieces(logits: Tensor, pieces: Tensor, allowed: Tensor, count: int) -> NextPieces:
-    """The ``count`` most probable pieces of each row among those that a constraint allows, or all of them.
-
-    Args:
-        logits: ``(rows, vocabulary)``.
-        pieces: See :class:`Constraint`.
-        allowed: ``(rows, symbols)``.
-        count: How many.
-    """
-    _, _, log_sum = ops.best_pieces(logits, FIRST_PIECE, logits.shape[1], 1)
-    scores = logits.index_select(1, pieces).float().masked_fill(~allowed, _NEVER) - log_sum[:, None]
-    best, columns = scores.topk(min(count, pieces.numel()))
-    return NextPieces(best, pieces[columns], scores[:, 0])
-
-
 class _Search:
     """The hypotheses of unfinished sentences: ``beam_size`` live ones each, and the ``n_best`` finished so far.
 
@@ -236,12 +191,13 @@ class _Search:
         self,
         limits: list[int],
         settings: DecodingConfig,
+        vocab_size: int,
         n_best: int,
         prefixes: Sequence[Sequence[int]],
+        constraint: Constraint | None,
         device: torch.device,
         *,
         ragged: bool,
-        constraint: Constraint | None = None,
     ) -> None:
         n, beam = len(limits), settings.beam_size
         self.results: list[list[Hypothesis]] = [[] for _ in limits]
@@ -253,10 +209,10 @@ class _Search:
         self._ragged = ragged
         self._waiting_share = 0.0 if ragged else DROP_SHARE
         self._constraint = constraint
-        self._min_tokens = settings.min_tokens
+        self._vocab_size, self._min_tokens = vocab_size, settings.min_tokens
         self._check_steps = CHECK_STEPS.get(device.type, 1)
         self._first_limit, self._last_limit = min(limits), max(limits)
-        self._prefixes: Tensor | None = None
+        self._prefixes: Tensor | None = None  # the pieces of each by position; -1 after its end
         if longest := max(map(len, prefixes), default=0):
             padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
             self._prefixes = torch.tensor(padded, device=device)
@@ -278,16 +234,6 @@ class _Search:
         self._scores = torch.full((n, n_best), _NEVER, device=device)
         self._finished = torch.full((n, n_best), _NEVER, device=device)
         self._finished_tokens = torch.full((n, n_best, capacity), EOS_ID, device=device)
-
-    def first_piece(self) -> int:
-        """The first piece that may follow: the end only after ``min_tokens``."""
-        return FIRST_PIECE if self._length >= self._min_tokens else FIRST_PIECE + 1
-
-    def forced(self) -> Tensor | None:
-        """The next token of the prefix of each chosen row, -1 after it, ``(rows,)``; None if all are past it."""
-        if self._prefixes is None or self._length >= self._prefixes.shape[1]:
-            return None
-        return self._prefixes[:, self._length, None].expand(-1, self._beam).flatten()[self._chosen]
 
     def choose_rows(self) -> tuple[Tensor, Tensor] | None:
         """Move finished sentences to the results, and choose the live hypotheses that the decoder computes next.
@@ -313,10 +259,30 @@ class _Search:
             self._chosen = hopeful.flatten()
         return self._last_tokens.flatten()[self._chosen], self._rows.flatten()[self._chosen]
 
-    def allowed(self) -> Tensor:
-        """Which pieces of the constraint may follow each of the chosen rows, ``(rows, symbols)``."""
-        assert self._constraint is not None
-        return self._constraint.allowed(self._limits - self._length).flatten(0, 1)[self._chosen]
+    def next_pieces(self, logits: Tensor) -> NextPieces:
+        """The ``2 * beam_size`` best pieces that may follow each chosen row, or all if there are fewer.
+
+        Args:
+            logits: ``(rows, vocabulary)``.
+        """
+        if self._constraint is not None:
+            pieces = self._constraint.pieces
+            allowed = self._constraint.allowed(self._limits - self._length).flatten(0, 1)[self._chosen]
+            _, _, log_sum = ops.best_pieces(logits, FIRST_PIECE, logits.shape[1], 1)
+            scores = logits.index_select(1, pieces).float().masked_fill(~allowed, _NEVER) - log_sum[:, None]
+            best, columns = scores.topk(min(2 * self._beam, pieces.numel()))
+            return NextPieces(best, pieces[columns], scores[:, 0])
+        first = FIRST_PIECE if self._length >= self._min_tokens else FIRST_PIECE + 1  # not the end
+        count = min(2 * self._beam, self._vocab_size - first)
+        best, tokens, log_sum = ops.best_pieces(logits, first, self._vocab_size, count)
+        best = best - log_sum[:, None]
+        if self._prefixes is not None and self._length < self._prefixes.shape[1]:
+            forced = self._prefixes[:, self._length, None].expand(-1, self._beam).flatten()[self._chosen]
+            is_forced, piece = (forced >= 0)[:, None], forced.clamp(min=0)[:, None]
+            only = torch.full_like(best, _NEVER)
+            only[:, :1] = logits.gather(1, piece).float() - log_sum[:, None]
+            best, tokens = torch.where(is_forced, only, best), torch.where(is_forced, piece, tokens)
+        return NextPieces(best, tokens, logits[:, EOS_ID].float() - log_sum)
 
     def advance(self, following: NextPieces) -> None:
         """Take one step with the continuations of the chosen hypotheses."""
