@@ -167,7 +167,8 @@ def align_files(
         pairs = open_pairs(src, tgt)
         aligner = load()
         while held := list(islice(pairs, BUFFER_PAIRS)):
-            for links in aligner.align(*zip(*held, strict=True), progress=progress):
+            sources, targets = zip(*held, strict=True)
+            for links in aligner.align(sources, targets, progress):
                 if write is not None:
                     write(format_links(links))
                 yield links

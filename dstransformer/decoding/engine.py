@@ -37,9 +37,6 @@ GPU_FACTOR = 8
 #: Share of a GPU's free memory that a batch may need.
 MEMORY_SHARE = 0.8
 
-#: Decodes a batch, given the indices of its sentences. A sentence without outputs means that the model computes NaN.
-_DecodeBatch = Callable[[Sequence[int]], list[list[Hypothesis]]]
-
 
 class SearchEngine(Protocol):
     """Searches for the best outputs of sentences, all given as token ids.
@@ -230,11 +227,11 @@ class TorchEngine:
         self,
         src: Sequence[Sequence[int]],
         batches: Sequence[Sequence[int]],
-        decode: _DecodeBatch,
+        decode: Callable[[Sequence[int]], list[list[Hypothesis]]],
         numbers: Sequence[int],
         progress: Advance | None,
     ) -> list[list[Hypothesis]]:
-        """Decode in batches of similar length; empty sentences are not decoded."""
+        """Decode batches without empty sentences; a sentence without outputs means that the model computes NaN."""
         results = [[Hypothesis([], 0.0, 0.0)] for _ in src]
         nan_sentences: list[int] = []
         with evaluating(self.ensemble), memory_errors():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -90,30 +91,28 @@ class Objective(nn.Module):
         links: Links | None = None,
     ) -> LossSums:
         """The loss of a packed batch of sentence pairs; see :class:`dstransformer.data.packing.PackedBatch`."""
-        if not (self.model.training and self.guided_alignment):
-            loss, nll = self._cross_entropy(src, src_packing, tgt_in, tgt_out, tgt_packing)
+        passes_twice = self.model.training and self.r_drop > 0.0
+        is_guided = self.model.training and self.guided_alignment > 0.0
+        if passes_twice:
+            src, tgt_in = src.repeat(2), tgt_in.repeat(2)
+            src_packing, tgt_packing = src_packing.twice(), tgt_packing.twice()
+        recording: AbstractContextManager[list[tuple[Tensor, ...]]] = nullcontext([])
+        if is_guided:
+            recording = self.model.alignment_layer.recording()
+        with recording as recorded:
+            hidden = self.model(src, src_packing, tgt_in, tgt_packing)
+        weight, bias = self.model.softmax_weight, self.model.output_bias
+        if passes_twice:
+            loss, nll = r_drop_cross_entropy(hidden, weight, tgt_out, self.label_smoothing, self.r_drop, bias)
+        else:
+            loss, nll = smoothed_cross_entropy(hidden, weight, tgt_out, self.label_smoothing, bias)
+        if not is_guided:
             return LossSums(loss, {"nll": nll})
-        with self.model.alignment_layer.recording() as recorded:
-            loss, nll = self._cross_entropy(src, src_packing, tgt_in, tgt_out, tgt_packing)
         alignment = torch.zeros_like(nll)
         if links is not None:
             queries, keys = (projected[:, : self.model.config.d_k] for projected in recorded[0])
             alignment = alignment_cross_entropy(queries, keys, links)
         return LossSums(loss + self.guided_alignment * alignment, {"nll": nll, "alignment": alignment.detach()})
-
-    def _cross_entropy(
-        self, src: Tensor, src_packing: Packing, tgt_in: Tensor, tgt_out: Tensor, tgt_packing: Packing
-    ) -> tuple[Tensor, Tensor]:
-        """The label-smoothed cross-entropy or that of R-Drop, and the negative log-likelihood."""
-        passes_twice = self.model.training and self.r_drop > 0.0
-        if passes_twice:
-            src, tgt_in = src.repeat(2), tgt_in.repeat(2)
-            src_packing, tgt_packing = src_packing.twice(), tgt_packing.twice()
-        hidden = self.model(src, src_packing, tgt_in, tgt_packing)
-        weight, bias = self.model.softmax_weight, self.model.output_bias
-        if passes_twice:
-            return r_drop_cross_entropy(hidden, weight, tgt_out, self.label_smoothing, self.r_drop, bias)
-        return smoothed_cross_entropy(hidden, weight, tgt_out, self.label_smoothing, bias)
 
 
 def recompute(layer: nn.Module, *inputs: object) -> Tensor:

@@ -266,7 +266,8 @@ class PackedAttention:
     def __call__(self, attention: MultiHeadAttention, queries: Tensor) -> Tensor:
         """Attend; see :data:`Attend`."""
         keys_values = None if self.memory is None else attention.kv(self.memory)
-        attention.record(queries, keys_values)
+        if attention.recorded is not None:
+            attention.recorded.append((queries,) if keys_values is None else (queries, keys_values))
         key_packing = self.packing if self.memory_packing is None else self.memory_packing
         p = attention.dropout if attention.training else 0.0
         return ops.attention(queries, keys_values, self.packing, key_packing, attention.shape, p, attention.backend)
@@ -292,7 +293,7 @@ class MultiHeadAttention(TensorModule):
         self.over_memory = over_memory
         self.dropout = config.attention_dropout
         self.backend = backend
-        self._recorded: list[tuple[Tensor, ...]] | None = None
+        self.recorded: list[tuple[Tensor, ...]] | None = None  # see recording()
         keys, values, width = config.num_heads * config.d_k, config.num_heads * config.d_v, config.d_model
         bias = config.attention_bias
         if over_memory:
@@ -320,19 +321,14 @@ class MultiHeadAttention(TensorModule):
             return products + queries * self.q.weight.numel() + keys * self.kv.weight.numel()
         return products + queries * self.qkv.weight.numel()
 
-    def record(self, queries: Tensor, keys_values: Tensor | None) -> None:
-        """Add to what :meth:`recording` collects."""
-        if self._recorded is not None:
-            self._recorded.append((queries,) if keys_values is None else (queries, keys_values))
-
     @contextmanager
     def recording(self) -> Iterator[list[tuple[Tensor, ...]]]:
         """Within it, each call adds its queries and its keys with values; or all three as one, if it has no memory."""
-        self._recorded = recorded = list[tuple[Tensor, ...]]()
+        self.recorded = recorded = list[tuple[Tensor, ...]]()
         try:
             yield recorded
         finally:
-            self._recorded = None  # before the layer is computed again for its gradient
+            self.recorded = None  # before the layer is computed again for its gradient
 
 
 # 3.3 Position-wise feed-forward networks

@@ -74,7 +74,7 @@ def test_only_what_the_head_sees_gets_a_gradient_from_it(recomputed: bool) -> No
     for (name, weight), other in zip(one.named_parameters(), reference.parameters(), strict=True):
         assert torch.allclose(weight.grad, other.grad, atol=1e-6), name
     layer = one.model.alignment_layer
-    assert layer._recorded is None
+    assert layer.recorded is None
     plain = objective(0.0)
     plain(*batch()).loss.backward()
     d_k, before = layer.shape.d_k, plain.model.alignment_layer.q.weight.grad
