@@ -188,20 +188,15 @@ class TorchEngine:
         """
 
         def decode(batch: Sequence[int]) -> list[list[Hypothesis]]:
-            packed, packing = self._pack([src[index] for index in batch])
-            begins = [prefixes[index] for index in batch] if prefixes else ()
-            limits = output_limits(packing, settings, max_positions=self.ensemble.max_positions, prefixes=begins)
             return sample(
                 self.ensemble,
-                packed,
-                packing,
+                *self._pack([src[index] for index in batch]),
                 sampling,
                 vocab_size=self.vocab_size,
                 count=count,
-                limits=limits,
                 numbers=[numbers[index] for index in batch],
                 settings=settings,
-                prefixes=begins,
+                prefixes=[prefixes[index] for index in batch] if prefixes else (),
             )
 
         self._check(src, prefixes, settings, numbers, samples=count)

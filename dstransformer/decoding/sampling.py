@@ -13,7 +13,7 @@ from torch import Tensor
 from dstransformer.config import DecodingConfig
 from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.data.packing import Packing
-from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis, length_penalty
+from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis, length_penalty, output_limits
 from dstransformer.decoding.devices import without_cudnn_attention
 from dstransformer.decoding.formats import Sampling
 from dstransformer.model import Ensemble
@@ -30,7 +30,6 @@ def sample(
     *,
     vocab_size: int,
     count: int,
-    limits: Sequence[int],
     numbers: Sequence[int],
     settings: DecodingConfig,
     prefixes: Sequence[Sequence[int]] = (),
@@ -47,9 +46,8 @@ def sample(
         sampling: How tokens are drawn.
         vocab_size: Number of pieces of the tokenizer.
         count: Outputs per sentence.
-        limits: Maximum tokens of each sentence's output, end included; the last one is the end.
         numbers: The number of each sentence in the whole text.
-        settings: The length penalty of the score, and the fewest tokens of an output.
+        settings: The length penalty of the score, and the limits of an output; at its limit it can only end.
         prefixes: For each sentence the tokens that its outputs begin with; none if empty.
 
     Returns:
@@ -57,7 +55,7 @@ def sample(
         log-probability is the model's own, at temperature 1 and without truncation.
     """
     decoder = model.start(src, packing, count)
-    device = src.device
+    limits, device = output_limits(packing, settings, max_positions=model.max_positions, prefixes=prefixes), src.device
     drawn = _Drawn(len(limits), count, max(limits))
     live = np.arange(len(limits))  # sentences with an unfinished output
     tokens = torch.full((len(limits) * count,), BOS_ID, device=device)

@@ -245,7 +245,7 @@ def open_bundle(path: str | Path | Bundle) -> Bundle:
     content = _read_config(folder / CONFIG)
     if not isinstance(provenance.get("files"), Mapping):
         raise DataError(f"{folder / PROVENANCE} is damaged (it has no hashes): restore it or copy the bundle again")
-    languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
+    languages = [content.pop(name, None) for name in ("src_lang", "tgt_lang")]
     try:
         form = read_form({"trees": content.pop("trees", None)})
     except ValueError as error:
