@@ -8,7 +8,7 @@ from torch import nn
 from dstransformer.config import Config
 from dstransformer.data.loader import Update
 from dstransformer.model import DTYPES, Transformer
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 from dstransformer.training.optim import build_optimizer
 from dstransformer.training.schedule import learning_rate
 

@@ -27,7 +27,7 @@ from benchmarks.lib.turns import format_range, ratios, take_turns
 from benchmarks.lib.workload import PIECES, SIZES, load_sized
 from dstransformer.data.packing import Packing
 from dstransformer.model import DTYPES, Transformer
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 
 SMOKE_OPTIONS = "--steps 1"
 ROUNDS = 5

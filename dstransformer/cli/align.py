@@ -42,7 +42,7 @@ def run(options: Align) -> CommandResult:
         raise UserError("--reference prints figures, so links cannot go to standard output: name a file as --output")
     references = None if options.reference is None else read_references(options.reference, *files)
     bundle = open_bundle(options.bundle)
-    from dstransformer.decoding.aligner import Aligner, align_files, iter_file_alignments
+    from dstransformer.decoding.aligner import Aligner, align_files
 
     def load() -> Aligner:
         return Aligner.load(
@@ -55,10 +55,8 @@ def run(options: Align) -> CommandResult:
 
     printed = references is None and is_stdout(options.output)
     with reporting("pairs", bar=not printed) as progress:
-        if references is not None and options.output is None:
-            alignments = iter_file_alignments(*files, load, progress)
-        else:
-            alignments = align_files(*files, options.output, load, overwrite=options.overwrite, progress=progress)
+        output = "-" if references is None and options.output is None else options.output
+        alignments = align_files(*files, output, load, overwrite=options.overwrite, progress=progress)
         if references is not None:
             return CommandResult(json.dumps(score_alignments(alignments, references).record()))
         pairs = sum(1 for _ in alignments)

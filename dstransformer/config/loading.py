@@ -19,6 +19,9 @@ from dstransformer.io.files import read_bounded
 
 PRESETS = Path(__file__).parent / "presets"
 
+#: Keys that left the configuration, with the value that every model of today has: stored ones may state it.
+LEFT: tuple[tuple[str, str, object], ...] = (("model", "source_end", True),)
+
 
 def preset_names() -> list[str]:
     """The names of the presets included in the package: ``base`` first, those in folders (``table3/…``) last."""
@@ -102,6 +105,10 @@ def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
         ConfigError: A key is unknown, for example because a newer version wrote it, or a value is invalid.
     """
     base = _base()
+    for name, key, value in LEFT:
+        section = tree.get(name)
+        if isinstance(section, Mapping) and section.get(key) is value:
+            tree = {**tree, name: {other: section[other] for other in section if other != key}}
     unknown = {key for key in _keys(tree) - _keys(base) if key not in base}
     if unknown:
         raise ConfigError(

@@ -56,7 +56,6 @@ class ModelConfig(Section):
     output_bias: bool
     positions: Positions
     start: Literal["embedding", "zeros"]
-    source_end: bool
     max_positions: Annotated[int, Field(ge=1, le=2**26)]
     tie_embeddings: Literal["all", "target", "none"]
     vocab_multiple: Width
@@ -331,12 +330,6 @@ class Config(Section):
     decoding: DecodingConfig
     tracking: TrackingConfig
     deepspeed: list[str]
-
-    @model_validator(mode="after")
-    def _check_source_end(self) -> Config:
-        if self.loss.guided_alignment and not self.model.source_end:
-            raise ValueError("loss.guided_alignment links the ends of sentences: set model.source_end to true")
-        return self
 
     @model_validator(mode="after")
     def _check_freeze(self) -> Config:

@@ -60,12 +60,6 @@ class Packing:
         """The packing of the same sentences twice, one copy after the other."""
         return Packing(torch.cat((self.cu, self.cu[1:] + self.cu[-1])), self.max_len, 2 * self.tokens)
 
-    def without_ends(self, packed: Tensor) -> tuple[Tensor, Packing]:
-        """Sentences ``(tokens,)`` without their last tokens, and their packing; one of a single token keeps it."""
-        lengths = (self.lengths - 1).clamp(min=1)
-        shorter = Packing.from_lengths(lengths.cpu().numpy()).to(self.cu.device)
-        return packed[self.cu[:-1].long()[shorter._sentence_of] + shorter.positions], shorter
-
     @cached_property
     def rows(self) -> int:
         """Rows of the tensors that the model computes with: one per token, then filler that no result depends on.

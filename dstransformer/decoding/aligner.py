@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
 
-from dstransformer.data import Tokenizer
-from dstransformer.data.alignment import Link, format_links, words_of_output, words_of_pieces
+from dstransformer.data.alignment import Link, format_links, words_of_pieces
 from dstransformer.data.packing import PackedBatch, pack_pairs
 from dstransformer.data.plan import plan_batches
 from dstransformer.decoding.devices import decode_batches, memory_errors
-from dstransformer.decoding.scoring import join_sentences, limit_tokens, load_for_pairs, open_pairs
+from dstransformer.decoding.scoring import PairDecoder, join_sentences, open_pairs
 from dstransformer.errors import DataError
 from dstransformer.io.progress import Advance
 from dstransformer.io.text import writing_lines
-from dstransformer.model import Bundle, Transformer, open_bundle
+from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.loss import log_weights
 
 logger = logging.getLogger(__name__)
@@ -41,48 +40,32 @@ class Pieces(NamedTuple):
     words: Sequence[int]
 
 
-class Aligner:
-    """Aligns the words of sentence pairs.
+class Aligner(PairDecoder):
+    """Aligns the words of sentence pairs; for arguments see :class:`PairDecoder`.
 
     Each target piece is linked to the source piece with the highest weight at the position that predicts it, the end of
     the source excluded. Words are linked if any of their pieces are.
 
-    Args:
-        model: The model, in eval mode.
-        tokenizer: The tokenizer that it was trained with.
-        guided: Whether its first head has learned alignments. If not, the weights are the mean over the heads of that
-            layer.
-        batch_tokens: Maximum tokens of a batch on its longer side.
-        max_tokens: Pairs with a longer side get no links; 0: all do.
+    Attributes:
+        is_guided: Whether the first head of :attr:`Transformer.alignment_layer` has learned alignments. If not, the
+            weights are the mean over the heads of that layer.
     """
 
-    def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, *, guided: bool, batch_tokens: int, max_tokens: int = 0
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.batch_tokens = batch_tokens
-        self.max_tokens = limit_tokens(model, max_tokens)
-        self._heads = 1 if guided else model.config.num_heads
-        self._device = model.softmax_weight.device
+    is_guided: bool = False
 
     @classmethod
-    def load(
-        cls,
-        bundle: str | Path | Bundle,
-        *,
-        device: str | None = None,
-        precision: str | None = None,
-        batch_tokens: int | None = None,
-        max_tokens: int | None = None,
-    ) -> Self:
-        """Load a bundle. Arguments and errors are those of ``Scorer.load``."""
+    def load(cls, bundle: str | Path | Bundle, **options: Any) -> Self:
+        """See :meth:`PairDecoder.load`.
+
+        Raises:
+            DataError: The model translates in several directions.
+        """
         opened = open_bundle(bundle)
         if opened.directions:
             raise DataError(f"{opened.path} translates in several directions: name the bundle of a model of one")
-        model, batch_tokens, max_tokens = load_for_pairs(opened, device, precision, batch_tokens, max_tokens)
-        guided = opened.is_guided
-        return cls(model, opened.tokenizer, guided=guided, batch_tokens=batch_tokens, max_tokens=max_tokens)
+        aligner = super().load(opened, **options)
+        aligner.is_guided = opened.is_guided
+        return aligner
 
     def align(
         self, sources: Sequence[str], targets: Sequence[str], progress: Advance | None = None
@@ -92,15 +75,12 @@ class Aligner:
             list(map(Pieces, tokenizer.encode(texts), words_of_pieces(tokenizer, texts)))
             for tokenizer, texts in ((self.tokenizer.src, sources), (self.tokenizer, targets))
         )
-        return self._align(src, tgt, progress)
+        return self.align_pieces(src, tgt, progress)
 
-    def align_outputs(self, sources: Sequence[Pieces], outputs: Sequence[Sequence[int]]) -> list[list[Link]]:
-        """As :meth:`align`, for the tokens of outputs, without begin and end, that a search has found."""
-        return self._align(sources, [Pieces(ids, words_of_output(self.tokenizer, ids)) for ids in outputs], None)
-
-    def _align(
-        self, sources: Sequence[Pieces], targets: Sequence[Pieces], progress: Advance | None
+    def align_pieces(
+        self, sources: Sequence[Pieces], targets: Sequence[Pieces], progress: Advance | None = None
     ) -> list[list[Link]]:
+        """As :meth:`align`, for sentences that are encoded."""
         chosen = self._best_sources(sources, [target.ids for target in targets], progress)
         return [
             sorted({(source.words[piece], word) for piece, word in zip(best, target.words, strict=False)})
@@ -137,52 +117,23 @@ class Aligner:
         batch = batch.to(self._device)
         with self.model.alignment_layer.recording() as recorded:
             self.model(batch.src, batch.src_packing, batch.tgt_in, batch.tgt_packing)
-        src, src_packing = self.model.source(batch.src, batch.src_packing)
-        batch = batch._replace(src=src, src_packing=src_packing)
         queries, keys_values = recorded[0]
-        weights = self._weights(queries, keys_values, batch)
-        if self.model.config.source_end:
-            ends = batch.src_packing.lengths - 1
-            weights[torch.arange(len(ends), device=ends.device), :, ends] = -1.0
-        for own, skipped in zip(weights, tags, strict=True):
-            own[:, :skipped] = -1.0
+        d_k, packings = self.model.config.d_k, (batch.tgt_packing, batch.src_packing)
+        tgt_rows, src_rows = (torch.arange(packing.tokens, device=self._device) for packing in packings)
+        heads = [
+            log_weights(
+                queries[:, start : start + d_k], keys_values[:, start : start + d_k],
+                tgt_rows, batch.tgt_packing, src_rows, batch.src_packing,
+            ).exp()
+            for start in range(0, d_k if self.is_guided else d_k * self.model.config.num_heads, d_k)
+        ]  # fmt: skip
+        weights = torch.stack(heads).sum(dim=0)
+        ends = batch.src_packing.lengths - 1
+        weights[torch.arange(len(ends), device=ends.device), :, ends] = -1.0
+        for of_pair, skipped in zip(weights, tags, strict=True):
+            of_pair[:, :skipped] = -1.0
         best = weights.argmax(dim=2).tolist()
         return [row[: length - 1] for row, length in zip(best, batch.tgt_packing.lengths.tolist(), strict=True)]
-
-    def _weights(self, queries: Tensor, keys_values: Tensor, batch: PackedBatch) -> Tensor:
-        """The sum of the weights of the heads, ``(n, tgt_packing.max_len, src_packing.max_len)``."""
-        d_k = self.model.config.d_k
-        rows = [torch.arange(packing.tokens, device=self._device) for packing in (batch.tgt_packing, batch.src_packing)]
-        heads = [slice(head * d_k, (head + 1) * d_k) for head in range(self._heads)]
-        found = [
-            log_weights(
-                queries[:, head], keys_values[:, head], rows[0], batch.tgt_packing, rows[1], batch.src_packing
-            ).exp()
-            for head in heads
-        ]
-        return torch.stack(found).sum(dim=0)
-
-
-def iter_file_alignments(
-    src: str, tgt: str, load: Callable[[], Aligner], progress: Advance | None = None
-) -> Iterator[list[Link]]:
-    """The links of the pairs of two text files, plain or gzipped, in bounded memory.
-
-    Args:
-        src: Source text.
-        tgt: Its translation; line n belongs to line n of ``src``.
-        load: Builds the aligner. It is called after the files have been checked.
-        progress: Called with the number of pairs just aligned.
-
-    Raises:
-        UserError: Both are the same file.
-        DataError: A file cannot be read, is empty or not UTF-8, or the numbers of lines differ.
-    """
-    pairs = open_pairs(src, tgt)
-    aligner = load()
-    while held := list(islice(pairs, BUFFER_PAIRS)):
-        sources, targets = zip(*held, strict=True)
-        yield from aligner.align(sources, targets, progress)
 
 
 def align_files(
@@ -194,24 +145,30 @@ def align_files(
     overwrite: bool = False,
     progress: Advance | None = None,
 ) -> Iterator[list[Link]]:
-    """Align two text files, line by line; writes the Pharaoh format.
+    """Align two text files, line by line, plain or gzipped, in bounded memory; writes the Pharaoh format.
 
     Args:
-        src: See :func:`iter_file_alignments`.
-        tgt: See :func:`iter_file_alignments`.
-        output: The file appears once it is complete, after the last pair; None or ``-`` is standard output.
-        load: See :func:`iter_file_alignments`.
+        src: Source text.
+        tgt: Its translation; line n belongs to line n of ``src``.
+        output: The file appears once it is complete, after the last pair; ``-`` is standard output, None no file.
+        load: Builds the aligner. It is called after the files have been checked.
         overwrite: Replace ``output`` if it exists.
-        progress: See :func:`iter_file_alignments`.
+        progress: Called with the number of pairs just aligned.
 
     Yields:
         The links of each pair, once they are written.
 
     Raises:
-        UserError, DataError: See :func:`iter_file_alignments`; or the output exists or is an input.
+        UserError: Both are the same file, or the output exists or is an input.
+        DataError: A file cannot be read, is empty or not UTF-8, or the numbers of lines differ.
         StorageError: The output cannot be written.
     """
-    with writing_lines(output, overwrite=overwrite, inputs=[src, tgt]) as write:
-        for links in iter_file_alignments(src, tgt, load, progress):
-            write(format_links(links))
-            yield links
+    with nullcontext() if output is None else writing_lines(output, overwrite=overwrite, inputs=[src, tgt]) as write:
+        pairs = open_pairs(src, tgt)
+        aligner = load()
+        while held := list(islice(pairs, BUFFER_PAIRS)):
+            sources, targets = zip(*held, strict=True)
+            for links in aligner.align(sources, targets, progress):
+                if write is not None:
+                    write(format_links(links))
+                yield links

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import NamedTuple, Protocol
 
 import torch
@@ -19,12 +20,11 @@ from dstransformer.model import Ensemble, ops
 #: Pieces with smaller numbers (padding, unknown, begin of sentence) are never in an output.
 FIRST_PIECE = EOS_ID
 
-#: Finished sentences leave a padded batch when they are more than this share of it: removing them copies the caches of
-#: the others.
+#: Finished sentences leave a padded batch when they are more than this share of it.
 DROP_SHARE = 0.125
 
-#: Steps of a search on a GPU between two checks for finished sentences; for each the host waits for the device.
-CHECK_STEPS = 4
+#: Steps between two checks for finished sentences: on a GPU several, as the host waits for it at each.
+CHECK_STEPS = {"cpu": 1, "cuda": 4}
 
 #: Initial capacity of a search, in tokens; it doubles when it is full.
 FIRST_CAPACITY = 64
@@ -137,16 +137,9 @@ def beam_search(
     limits = output_limits(packing, settings, max_positions=model.max_positions, prefixes=prefixes)
     if constraint is not None:
         limits = list(map(max, limits, constraint.min_lengths))
-    search = _Search(limits, settings, n_best, prefixes, src.device, ragged=decoder.ragged, constraint=constraint)
+    search = _Search(limits, settings, vocab_size, n_best, prefixes, constraint, src.device, ragged=decoder.ragged)
     while (rows := search.choose_rows()) is not None:
-        logits = decoder.step(*rows)
-        if constraint is None:
-            following = best_next_pieces(
-                logits, vocab_size, 2 * settings.beam_size, first=search.first_piece(), forced=search.forced()
-            )
-        else:
-            following = best_allowed_pieces(logits, constraint.pieces, search.allowed(), 2 * settings.beam_size)
-        search.advance(following)
+        search.advance(search.next_pieces(decoder.step(*rows)))
     return search.results
 
 
@@ -185,49 +178,6 @@ class NextPieces(NamedTuple):
     end: Tensor
 
 
-def best_next_pieces(
-    logits: Tensor, vocab_size: int, count: int, *, first: int = FIRST_PIECE, forced: Tensor | None = None
-) -> NextPieces:
-    """The ``count`` most probable pieces of each row, or all if there are fewer.
-
-    Args:
-        logits: ``(rows, vocabulary)``.
-        vocab_size: Number of pieces.
-        count: How many.
-        first: The first piece that may be chosen.
-        forced: For each row the only piece that may follow, -1 for any, ``(rows,)``; None for any.
-    """
-    count = min(count, vocab_size - first)
-    best, tokens, log_sum = ops.best_pieces(logits, first, vocab_size, count)
-    best = best - log_sum[:, None]
-    if forced is not None:
-        is_forced, piece = (forced >= 0)[:, None], forced.clamp(min=0)[:, None]
-        only = torch.full_like(best, _NEVER)
-        only[:, :1] = logits.gather(1, piece).float() - log_sum[:, None]
-        best, tokens = torch.where(is_forced, only, best), torch.where(is_forced, piece, tokens)
-    return NextPieces(best, tokens, logits[:, EOS_ID].float() - log_sum)
-
-
-def best_allowed_pieces(logits: Tensor, pieces: Tensor, allowed: Tensor, count: int) -> NextPieces:
-    """The ``count`` most probable pieces of each row among those that a constraint allows, or all of them.
-
-    Args:
-        logits: ``(rows, vocabulary)``.
-        pieces: See :class:`Constraint`.
-        allowed: ``(rows, symbols)``.
-        count: How many.
-    """
-    _, _, log_sum = ops.best_pieces(logits, FIRST_PIECE, logits.shape[1], 1)
-    scores = logits.index_select(1, pieces).float().masked_fill(~allowed, _NEVER) - log_sum[:, None]
-    best, columns = scores.topk(min(count, pieces.numel()))
-    return NextPieces(best, pieces[columns], scores[:, 0])
-
-
-def check_steps(device: torch.device) -> int:
-    """Steps between two checks for finished sentences."""
-    return CHECK_STEPS if device.type == "cuda" else 1
-
-
 class _Search:
     """The hypotheses of unfinished sentences: ``beam_size`` live ones each, and the ``n_best`` finished so far.
 
@@ -241,24 +191,28 @@ class _Search:
         self,
         limits: list[int],
         settings: DecodingConfig,
+        vocab_size: int,
         n_best: int,
         prefixes: Sequence[Sequence[int]],
+        constraint: Constraint | None,
         device: torch.device,
         *,
         ragged: bool,
-        constraint: Constraint | None = None,
     ) -> None:
         n, beam = len(limits), settings.beam_size
         self.results: list[list[Hypothesis]] = [[] for _ in limits]
         self._beam = beam
         self._alpha, self._offset = settings.length_penalty, settings.length_offset
         self._threshold = settings.pruning_threshold
-        self._ragged = ragged  # a sentence may have fewer rows than the beam; see model/ops/caches.py
+        # A ragged decoder computes only the hypotheses that may still win, and sentences leave it at no cost. A padded
+        # one computes the whole beam of each sentence, and copies its caches when some leave: so they leave together.
+        self._ragged = ragged
+        self._waiting_share = 0.0 if ragged else DROP_SHARE
         self._constraint = constraint
-        self._min_tokens = settings.min_tokens
-        self._check_steps = check_steps(device)
+        self._vocab_size, self._min_tokens = vocab_size, settings.min_tokens
+        self._check_steps = CHECK_STEPS.get(device.type, 1)
         self._first_limit, self._last_limit = min(limits), max(limits)
-        self._prefixes: Tensor | None = None
+        self._prefixes: Tensor | None = None  # the pieces of each by position; -1 after its end
         if longest := max(map(len, prefixes), default=0):
             padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
             self._prefixes = torch.tensor(padded, device=device)
@@ -275,21 +229,11 @@ class _Search:
         self._first_rows = beam * self._numbers[:, None]  # of the first sentences, of each the first row
         self._never = torch.full((), _NEVER, device=device)
         self._rows = self._numbers[:, None].expand(-1, beam)  # the decoder's row that each live one continues
-        self._chosen = (self._live > _NEVER).flatten()  # the live ones that the decoder computes
+        # The live ones that the decoder computes: of a ragged one a mask, else all.
+        self._chosen: Tensor | EllipsisType = (self._live > _NEVER).flatten() if ragged else ...
         self._scores = torch.full((n, n_best), _NEVER, device=device)
         self._finished = torch.full((n, n_best), _NEVER, device=device)
         self._finished_tokens = torch.full((n, n_best, capacity), EOS_ID, device=device)
-
-    def first_piece(self) -> int:
-        """The first piece that may follow: the end only after ``min_tokens``."""
-        return FIRST_PIECE if self._length >= self._min_tokens else FIRST_PIECE + 1
-
-    def forced(self) -> Tensor | None:
-        """The next token of the prefix of each chosen row, -1 after it, ``(rows,)``; None if all are past it."""
-        if self._prefixes is None or self._length >= self._prefixes.shape[1]:
-            return None
-        forced = self._prefixes[:, self._length, None].expand(-1, self._beam).flatten()
-        return forced[self._chosen] if self._ragged else forced
 
     def choose_rows(self) -> tuple[Tensor, Tensor] | None:
         """Move finished sentences to the results, and choose the live hypotheses that the decoder computes next.
@@ -299,30 +243,46 @@ class _Search:
         Returns:
             Their last tokens and the decoder's rows that they continue, ``(rows,)`` each; None if all are done.
         """
-        if not self._ragged and self._length % self._check_steps and self._length < self._last_limit:
+        if self._length % self._check_steps and self._length < self._last_limit:
             return self._last_tokens.flatten(), self._rows.flatten()
         hopeful = best_reachable_score(self._live, self._limit_penalties[:, None]) > self._scores[:, -1:]
         done = ~hopeful.any(dim=1)
         n, finished = done.numel(), int(done.sum())
-        # The caches of a padded batch are copied when sentences leave it, so they leave together.
-        if finished and (self._ragged or finished == n or finished > DROP_SHARE * n):
+        if finished == n or finished > self._waiting_share * n:
             self._collect(done.nonzero().squeeze(1))
             kept = (~done).nonzero().squeeze(1)
             self._keep(kept)
             hopeful = hopeful[kept]
         if finished == n:
             return None
-        tokens, rows = self._last_tokens.flatten(), self._rows.flatten()
-        if not self._ragged:
-            return tokens, rows
-        self._chosen = hopeful.flatten()
-        return tokens[self._chosen], rows[self._chosen]
+        if self._ragged:
+            self._chosen = hopeful.flatten()
+        return self._last_tokens.flatten()[self._chosen], self._rows.flatten()[self._chosen]
 
-    def allowed(self) -> Tensor:
-        """Which pieces of the constraint may follow each of the chosen rows, ``(rows, symbols)``."""
-        assert self._constraint is not None
-        allowed = self._constraint.allowed(self._limits - self._length).flatten(0, 1)
-        return allowed[self._chosen] if self._ragged else allowed
+    def next_pieces(self, logits: Tensor) -> NextPieces:
+        """The ``2 * beam_size`` best pieces that may follow each chosen row, or all if there are fewer.
+
+        Args:
+            logits: ``(rows, vocabulary)``.
+        """
+        if self._constraint is not None:
+            pieces = self._constraint.pieces
+            allowed = self._constraint.allowed(self._limits - self._length).flatten(0, 1)[self._chosen]
+            _, _, log_sum = ops.best_pieces(logits, FIRST_PIECE, logits.shape[1], 1)
+            scores = logits.index_select(1, pieces).float().masked_fill(~allowed, _NEVER) - log_sum[:, None]
+            best, columns = scores.topk(min(2 * self._beam, pieces.numel()))
+            return NextPieces(best, pieces[columns], scores[:, 0])
+        first = FIRST_PIECE if self._length >= self._min_tokens else FIRST_PIECE + 1  # not the end
+        count = min(2 * self._beam, self._vocab_size - first)
+        best, tokens, log_sum = ops.best_pieces(logits, first, self._vocab_size, count)
+        best = best - log_sum[:, None]
+        if self._prefixes is not None and self._length < self._prefixes.shape[1]:
+            forced = self._prefixes[:, self._length, None].expand(-1, self._beam).flatten()[self._chosen]
+            is_forced, piece = (forced >= 0)[:, None], forced.clamp(min=0)[:, None]
+            only = torch.full_like(best, _NEVER)
+            only[:, :1] = logits.gather(1, piece).float() - log_sum[:, None]
+            best, tokens = torch.where(is_forced, only, best), torch.where(is_forced, piece, tokens)
+        return NextPieces(best, tokens, logits[:, EOS_ID].float() - log_sum)
 
     def advance(self, following: NextPieces) -> None:
         """Take one step with the continuations of the chosen hypotheses."""
@@ -342,7 +302,7 @@ class _Search:
             self._live_tokens = pad(self._live_tokens, (0, capacity), value=EOS_ID)
             self._finished_tokens = pad(self._finished_tokens, (0, capacity), value=EOS_ID)
         self._live_tokens[:, :, self._length - 1] = self._last_tokens
-        if self._ragged:
+        if isinstance(self._chosen, Tensor):
             self._rows = (self._chosen.cumsum(0) - 1).view_as(parents).gather(1, parents)
         else:
             self._rows = self._first_rows[: len(parents)] + parents
@@ -351,13 +311,13 @@ class _Search:
 
     def _scatter(self, following: NextPieces) -> NextPieces:
         """Continuations of all live hypotheses, ``n * beam`` rows; impossible ones where none were computed."""
-        if not self._ragged:
+        if not isinstance(self._chosen, Tensor):
             return following
         scattered = []
         for part, nothing in zip(following, (_NEVER, FIRST_PIECE, _NEVER), strict=True):
-            whole = part.new_full((self._live.numel(), *part.shape[1:]), nothing)
-            whole[self._chosen] = part
-            scattered.append(whole)
+            of_all = part.new_full((self._live.numel(), *part.shape[1:]), nothing)
+            of_all[self._chosen] = part
+            scattered.append(of_all)
         return NextPieces(*scattered)
 
     def _collect(self, sentences: Tensor) -> None:

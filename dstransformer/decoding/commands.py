@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
@@ -96,7 +97,11 @@ def translate_files(
     """
     request = request or Request()
     count = tokens = 0
-    inputs = [*_inputs(file), *([] if request.prefix_file is None else [request.prefix_file])]
+    file = None if file == "-" else file
+    inputs: list[str | int] = [path for path in (file, request.prefix_file) if path is not None]
+    if file is None:
+        with suppress(AttributeError, OSError, ValueError):  # closed, or without a file descriptor
+            inputs.append(sys.stdin.fileno())
     outputs_to = [output, *([] if alignments is None else [alignments])]
     with writing_files(outputs_to, overwrite=overwrite, inputs=inputs) as (write, *write_links):
         lines = _iter_input(file, ends=request.keeps_ends)
@@ -105,13 +110,13 @@ def translate_files(
         prefixes = request.iter_prefixes()
         asked = request.arguments() | ({} if alignments is None else {"alignments": True})
         stream = translator.iter_search(lines, prefixes=prefixes, progress=progress, **asked)
-        for count, (line, found) in enumerate(stream, 1):
-            tokens += sum(len(one.tokens) for one in found)
-            outputs = request.choose(found)
-            for text in request.render(count, line, outputs):
+        for count, (line, outputs) in enumerate(stream, 1):
+            tokens += sum(len(one.tokens) for one in outputs)
+            chosen = request.choose(outputs)
+            for text in request.render(count, line, chosen):
                 write(text, "" if request.keeps_ends else "\n")
             for write_line in write_links:
-                for one in outputs:
+                for one in chosen:
                     write_line(format_links(one.alignment or ()))
     if prefixes is not None and request.prefix_file is not None:
         warn_of_prefixes_left(prefixes, count)
@@ -134,17 +139,8 @@ class Translated(NamedTuple):
         )
 
 
-def _inputs(file: str | None) -> list[str | int]:
-    if file is not None and file != "-":
-        return [file]
-    try:
-        return [sys.stdin.fileno()]
-    except (AttributeError, OSError, ValueError):  # closed, or without a file descriptor
-        return []
-
-
 def _iter_input(file: str | None, *, ends: bool) -> Iterator[str | None]:
-    if file is not None and file != "-":
+    if file is not None:
         lines = iter_lines(file, ends=ends)
         return chain([next(lines)], lines)  # a file that cannot be read fails before the model is loaded
     if sys.stdin is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import TypeVar
 
 import psutil
@@ -79,32 +78,27 @@ def decode_batches(
         RuntimeError: Memory runs out for a single sentence, or another failure.
         MemoryError: Likewise.
     """
-    for batch, results in chain.from_iterable(_decode_in_memory(decode, batch) for batch in batches):
-        yield from zip(batch, results, strict=True)
-        if progress is not None:
-            progress(len(batch))
-
-
-def _decode_in_memory(
-    decode: Callable[[Sequence[int]], Sequence[_Result]], batch: Sequence[int]
-) -> Iterator[tuple[Sequence[int], Sequence[_Result]]]:
-    """Decode a batch, or where memory runs out its halves, which are halved again if they must be."""
-    results = None
-    try:
-        results = decode(batch)
-    except (RuntimeError, MemoryError) as error:
-        if len(batch) == 1 or not is_memory_error(error):
-            raise
-    if results is not None:
-        yield batch, results
-        return
-    # The error is gone here, and with it the tensors that its frames held.
-    logger.warning("a batch of %d sentences did not fit in memory: it is decoded in halves", len(batch))
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    middle = len(batch) // 2
-    yield from _decode_in_memory(decode, batch[:middle])
-    yield from _decode_in_memory(decode, batch[middle:])
+    for batch in batches:
+        waiting = [batch]
+        while waiting:
+            part = waiting.pop()
+            results = None
+            try:
+                results = decode(part)
+            except (RuntimeError, MemoryError) as error:
+                if len(part) == 1 or not is_memory_error(error):
+                    raise
+            if results is not None:
+                yield from zip(part, results, strict=True)
+                if progress is not None:
+                    progress(len(part))
+                continue
+            # The error is gone here, and with it the tensors that its frames held.
+            logger.warning("a batch of %d sentences did not fit in memory: it is decoded in halves", len(part))
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            middle = len(part) // 2
+            waiting += [part[middle:], part[:middle]]
 
 
 def is_memory_error(error: Exception) -> bool:

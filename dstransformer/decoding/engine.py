@@ -37,9 +37,6 @@ GPU_FACTOR = 8
 #: Share of a GPU's free memory that a batch may need.
 MEMORY_SHARE = 0.8
 
-#: Decodes a batch, given the indices of its sentences. A sentence without outputs means that the model computes NaN.
-_DecodeBatch = Callable[[Sequence[int]], list[list[Hypothesis]]]
-
 
 class SearchEngine(Protocol):
     """Searches for the best outputs of sentences, all given as token ids.
@@ -171,9 +168,8 @@ class TorchEngine:
                 constraint=None if constrain is None else constrain(batch),
             )
 
-        self._check_lengths(src, prefixes, numbers)
-        self._check_memory(src, prefixes, settings, numbers)
-        return self._decode(src, self.plan(src, settings, prefixes), decode, numbers, progress)
+        self._check(src, prefixes, settings, numbers)
+        return self._decode(src, self._plan(src, settings, prefixes), decode, numbers, progress)
 
     def sample(
         self,
@@ -192,28 +188,22 @@ class TorchEngine:
         """
 
         def decode(batch: Sequence[int]) -> list[list[Hypothesis]]:
-            packed, packing = self._pack([src[index] for index in batch])
-            given = [prefixes[index] for index in batch] if prefixes else ()
-            limits = output_limits(packing, settings, max_positions=self.ensemble.max_positions, prefixes=given)
             return sample(
                 self.ensemble,
-                packed,
-                packing,
+                *self._pack([src[index] for index in batch]),
                 sampling,
                 vocab_size=self.vocab_size,
                 count=count,
-                limits=limits,
                 numbers=[numbers[index] for index in batch],
                 settings=settings,
-                prefixes=given,
+                prefixes=[prefixes[index] for index in batch] if prefixes else (),
             )
 
-        self._check_lengths(src, prefixes, numbers)
-        self._check_memory(src, prefixes, settings, numbers, samples=count)
+        self._check(src, prefixes, settings, numbers, samples=count)
         batches = plan_batches([len(ids) for ids in src], tokens_per_batch(settings.batch_tokens, count))
         return self._decode(src, batches, decode, numbers, progress)
 
-    def plan(
+    def _plan(
         self, src: Sequence[Sequence[int]], settings: DecodingConfig, prefixes: Sequence[Sequence[int]] = ()
     ) -> list[list[int]]:
         """The batches of a search, by the places of their sentences.
@@ -232,11 +222,11 @@ class TorchEngine:
         self,
         src: Sequence[Sequence[int]],
         batches: Sequence[Sequence[int]],
-        decode: _DecodeBatch,
+        decode: Callable[[Sequence[int]], list[list[Hypothesis]]],
         numbers: Sequence[int],
         progress: Advance | None,
     ) -> list[list[Hypothesis]]:
-        """Decode in batches of similar length; empty sentences are not decoded."""
+        """Decode batches without empty sentences; a sentence without outputs means that the model computes NaN."""
         results = [[Hypothesis([], 0.0, 0.0)] for _ in src]
         nan_sentences: list[int] = []
         with evaluating(self.ensemble), memory_errors():
@@ -261,20 +251,7 @@ class TorchEngine:
         packed = torch.tensor([token for ids in src for token in (*ids, EOS_ID)], device=self.ensemble.device)
         return packed, Packing.from_lengths([len(ids) + 1 for ids in src]).to(self.ensemble.device)
 
-    def _check_lengths(
-        self, src: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], numbers: Sequence[int]
-    ) -> None:
-        """Refuse sentences and prefixes that exceed the learned positions."""
-        learned = self.ensemble.max_positions
-        for what, texts in (("", src), ("the prefix of ", prefixes)):
-            for number, ids in zip(numbers, texts, strict=False):
-                if learned is not None and len(ids) + 1 > learned:
-                    raise DataError(
-                        f"{what}sentence {number} has {len(ids) + 1} tokens with its end, the model has learned "
-                        f"positions for {learned} (model.max_positions): split the sentence"
-                    )
-
-    def _check_memory(
+    def _check(
         self,
         src: Sequence[Sequence[int]],
         prefixes: Sequence[Sequence[int]],
@@ -283,24 +260,32 @@ class TorchEngine:
         *,
         samples: int | None = None,
     ) -> None:
-        """Refuse a sentence if the hypotheses of its beam, or its samples, may not fit in memory at full length."""
+        """Refuse what exceeds the learned positions, and a beam or samples that may not fit in memory at the limits."""
+        learned = self.ensemble.max_positions
+        for side, texts in (("", src), ("the prefix of ", prefixes)):
+            for number, ids in zip(numbers, texts, strict=False):
+                if learned is not None and len(ids) + 1 > learned:
+                    raise DataError(
+                        f"{side}sentence {number} has {len(ids) + 1} tokens with its end, the model has learned "
+                        f"positions for {learned} (model.max_positions): split the sentence"
+                    )
         decoded = [index for index, ids in enumerate(src) if ids]
         if not decoded:
             return
         limits = output_limits(
             Packing.from_lengths([len(src[index]) + 1 for index in decoded]),
             settings,
-            max_positions=self.ensemble.max_positions,
+            max_positions=learned,
             prefixes=[prefixes[index] for index in decoded] if prefixes else (),
         )
         limit, index = max(zip(limits, decoded, strict=True), key=lambda pair: pair[0])
-        rows, what, option = settings.beam_size, f"a beam of {settings.beam_size}", "--beam"
+        rows, outputs, option = settings.beam_size, f"a beam of {settings.beam_size}", "--beam"
         if samples is not None:
-            rows, what, option = samples, counted(samples, "sample"), "--n-best"
+            rows, outputs, option = samples, counted(samples, "sample"), "--n-best"
         needed, free = rows * limit * self.ensemble.bytes_per_token, free_memory(self.ensemble.device)
         if needed > free:
             raise DataError(
-                f"sentence {numbers[index]}: {what} and up to {limit:,} output tokens can need "
+                f"sentence {numbers[index]}: {outputs} and up to {limit:,} output tokens can need "
                 f"{needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are free: lower {option}, --max-input-tokens "
                 f"or --max-extra-tokens{', or shorten the prefix' if prefixes else ''}"
             )

@@ -124,10 +124,10 @@ class Request:
         """The outputs that are written: all, or of each text the first, which is the best of a search."""
         if not self.distinct:
             return outputs
-        found: dict[str, Output] = {}
-        for one in outputs:
-            found.setdefault(one.text, one)
-        return list(found.values())
+        by_text: dict[str, Output] = {}
+        for output in outputs:
+            by_text.setdefault(output.text, output)
+        return list(by_text.values())
 
     def render(self, number: int, source: str, outputs: Sequence[Output]) -> list[str]:
         """The lines that are written for one.
@@ -139,7 +139,20 @@ class Request:
         """
         ranked = list(enumerate(outputs, 1))
         if self.format == "jsonl":
-            return [_json(number, rank, source, one) for rank, one in ranked]
+            records = [
+                {
+                    "line": number,
+                    "rank": rank,
+                    "source": source,
+                    "text": one.text,
+                    "score": round(one.score, 6),
+                    "log_probability": round(one.log_probability, 6),
+                    "tokens": len(one.tokens) + 1,
+                    **({} if one.alignment is None else {"alignment": format_links(one.alignment)}),
+                }
+                for rank, one in ranked
+            ]
+            return [json.dumps(record, ensure_ascii=False) for record in records]
         if self.format == "tsv":
             return [f"{number}\t{rank}\t{one.score:.6f}\t{one.log_probability:.6f}\t{one.text}" for rank, one in ranked]
         if self.format == "pairs":
@@ -151,21 +164,6 @@ class Request:
         return [
             f"{number - 1} ||| {one.text} ||| logprob= {one.log_probability:.6f} ||| {one.score:.6f}" for one in outputs
         ]
-
-
-def _json(number: int, rank: int, source: str, one: Output) -> str:
-    fields = {
-        "line": number,
-        "rank": rank,
-        "source": source,
-        "text": one.text,
-        "score": round(one.score, 6),
-        "log_probability": round(one.log_probability, 6),
-        "tokens": len(one.tokens) + 1,
-    }
-    if one.alignment is not None:
-        fields["alignment"] = format_links(one.alignment)
-    return json.dumps(fields, ensure_ascii=False)
 
 
 def warn_of_prefixes_left(prefixes: Iterator[str], lines: int) -> None:

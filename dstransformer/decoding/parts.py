@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.decoding.formats import Request, take_prefixes, warn_of_prefixes_left
-from dstransformer.decoding.texts import BUFFER_LINES, Output
+from dstransformer.decoding.texts import BUFFER_LINES
 from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import DataError, DstError, UserError, check_format_version, counted
 from dstransformer.io.files import hold_lock, replace_file, storage_errors, write_durably
@@ -206,24 +206,20 @@ def _make_parts(
             if folder.is_finished():
                 break
             try:
-                found = translator.search(lines, progress=progress, first=first, **asked)
-                _write_part(path, request, first, lines, found)
+                outputs = translator.search(lines, progress=progress, first=first, **asked)
+                rendered = [
+                    text
+                    for line_number, (line, of_line) in enumerate(zip(lines, outputs, strict=True), first)
+                    for text in request.render(line_number, line, request.choose(of_line))
+                ]
+                end = "" if request.keeps_ends else "\n"
+                replace_file(path, "".join(f"{text}{end}" for text in rendered))
             except DstError as error:  # only this process may have it; all raise those of the files and options
                 error.rank = processes.rank
                 raise
     if prefixes is not None and request.prefix_file is not None and processes.rank == 0:
         warn_of_prefixes_left(prefixes, count)
     return number + 1, count
-
-
-def _write_part(path: Path, request: Request, first: int, lines: list[str], found: list[list[Output]]) -> None:
-    rendered = [
-        text
-        for number, (line, outputs) in enumerate(zip(lines, found, strict=True), first)
-        for text in request.render(number, line, request.choose(outputs))
-    ]
-    end = "" if request.keeps_ends else "\n"
-    replace_file(path, "".join(f"{text}{end}" for text in rendered))
 
 
 def _join(folder: _PartsFolder, parts: int, *, overwrite: bool) -> None:
@@ -287,11 +283,11 @@ class _Job:
         """
         path = folder.path / JOB_NAME
         if not path.exists():
-            wanted = PARTS_PER_PROCESS * folder.processes.world_size
-            lines = sum(1 for _ in islice(iter_lines(folder.text), wanted * BUFFER_LINES))
-            own = dataclasses.replace(self, part_lines=min(max(-(-lines // wanted), MIN_LINES), BUFFER_LINES))
+            parts = PARTS_PER_PROCESS * folder.processes.world_size
+            lines = sum(1 for _ in islice(iter_lines(folder.text), parts * BUFFER_LINES))
+            job = dataclasses.replace(self, part_lines=min(max(-(-lines // parts), MIN_LINES), BUFFER_LINES))
             temporary = folder.path / f".{JOB_NAME}.{folder.processes.rank}"
-            write_durably(temporary, json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(own)}) + "\n")
+            write_durably(temporary, json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(job)}) + "\n")
             try:
                 os.link(temporary, path)  # only one process succeeds
             except FileExistsError:
@@ -299,19 +295,19 @@ class _Job:
             except OSError:  # a file system without hard links
                 temporary.replace(path)
             temporary.unlink(missing_ok=True)
-        found = _read_job(path)
-        for name in {**self.asked, **found.asked}:
-            before, value = found.asked.get(name), self.asked.get(name)
+        stored = _read_job(path)
+        for name in {**self.asked, **stored.asked}:
+            before, value = stored.asked.get(name), self.asked.get(name)
             if before != value:
                 raise UserError(
                     f"{folder.path} was begun with {name} {before}, not {value}: repeat that command, "
                     f"or remove {folder.path} to begin again"
                 )
-        if found.input != self.input:
-            same_text = all(found.input.get(name) == self.input[name] for name in ("size", "changed_ns"))
+        if stored.input != self.input:
+            same_text = all(stored.input.get(name) == self.input[name] for name in ("size", "changed_ns"))
             changed = folder.inputs[-1 if same_text else 0]
             raise DataError(f"{changed} has changed since {folder.path} was begun: remove {folder.path} to begin again")
-        return found
+        return stored
 
     def iter_parts(self, file: str, *, ends: bool) -> Iterator[tuple[int, list[str]]]:
         """The number of the first line and the lines of each part."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from dstransformer.config import DecodingConfig
 from dstransformer.data import BOS_ID, EOS_ID
 from dstransformer.data.packing import Packing
-from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis, length_penalty
+from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis, length_penalty, output_limits
 from dstransformer.decoding.devices import without_cudnn_attention
 from dstransformer.decoding.formats import Sampling
 from dstransformer.model import Ensemble
@@ -29,7 +30,6 @@ def sample(
     *,
     vocab_size: int,
     count: int,
-    limits: Sequence[int],
     numbers: Sequence[int],
     settings: DecodingConfig,
     prefixes: Sequence[Sequence[int]] = (),
@@ -46,9 +46,8 @@ def sample(
         sampling: How tokens are drawn.
         vocab_size: Number of pieces of the tokenizer.
         count: Outputs per sentence.
-        limits: Maximum tokens of each sentence's output, end included; the last one is the end.
         numbers: The number of each sentence in the whole text.
-        settings: The length penalty of the score, and the fewest tokens of an output.
+        settings: The length penalty of the score, and the limits of an output; at its limit it can only end.
         prefixes: For each sentence the tokens that its outputs begin with; none if empty.
 
     Returns:
@@ -56,7 +55,7 @@ def sample(
         log-probability is the model's own, at temperature 1 and without truncation.
     """
     decoder = model.start(src, packing, count)
-    device = src.device
+    limits, device = output_limits(packing, settings, max_positions=model.max_positions, prefixes=prefixes), src.device
     drawn = _Drawn(len(limits), count, max(limits))
     live = np.arange(len(limits))  # sentences with an unfinished output
     tokens = torch.full((len(limits) * count,), BOS_ID, device=device)
@@ -68,8 +67,10 @@ def sample(
         chosen = draw_tokens(logits[:, first:vocab_size], sampling, torch.from_numpy(uniform).to(device)) + first
         chosen = chosen.view(-1, count).cpu()
         for index, sentence in enumerate(live.tolist()):
-            forced = _forced_token(position, prefixes[sentence] if prefixes else (), limits[sentence])
-            chosen[index] = chosen[index] if forced is None else forced
+            if prefixes and position < len(prefixes[sentence]):
+                chosen[index] = prefixes[sentence][position]
+            elif position + 1 >= limits[sentence]:
+                chosen[index] = EOS_ID
         log_probability = logits.log_softmax(dim=-1).gather(1, chosen.to(device).view(-1, 1)).view(-1, count)
         unfinished = drawn.add(live, position, chosen.numpy(), log_probability.double().cpu().numpy())
         kept = unfinished.nonzero()[0]
@@ -79,13 +80,6 @@ def sample(
         tokens = chosen[torch.from_numpy(kept)].flatten().to(device)
         rows = (torch.from_numpy(kept)[:, None] * count + torch.arange(count)).flatten().to(device)
     return [drawn.hypotheses(sentence, settings) for sentence in range(len(limits))]
-
-
-def _forced_token(position: int, prefix: Sequence[int], limit: int) -> int | None:
-    """The only token that an output can have at a position; None if it is drawn."""
-    if position < len(prefix):
-        return prefix[position]
-    return EOS_ID if position + 1 >= limit else None
 
 
 class _Drawn:
@@ -108,16 +102,14 @@ class _Drawn:
         return left
 
     def hypotheses(self, sentence: int, settings: DecodingConfig) -> list[Hypothesis]:
-        if np.isnan(self._log_probability[sentence]).any():
-            return []
-        found = []
-        for tokens, value in zip(
-            self._tokens[sentence].tolist(), self._log_probability[sentence].tolist(), strict=True
-        ):
-            text = tokens[: tokens.index(EOS_ID)]
-            penalty = length_penalty(len(text) + 1, settings.length_penalty, settings.length_offset)
-            found.append(Hypothesis(text, value / penalty, value))
-        return found
+        hypotheses = []
+        for row, value in zip(self._tokens[sentence].tolist(), self._log_probability[sentence].tolist(), strict=True):
+            if math.isnan(value):
+                return []
+            tokens = row[: row.index(EOS_ID)]
+            penalty = length_penalty(len(tokens) + 1, settings.length_penalty, settings.length_offset)
+            hypotheses.append(Hypothesis(tokens, value / penalty, value))
+        return hypotheses
 
 
 def draw_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
@@ -133,21 +125,18 @@ def draw_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
         pieces are sorted by probability, without it they are in their own order.
     """
     rows = max(64, CHUNK_LOGITS[logits.device.type] // (8 * logits.shape[1]))  # eight tensors as large are alive
-    draw = _draw_best if sampling.top_k or sampling.top_p < 1 else _draw_any
-    return torch.cat(
-        [draw(*part, sampling) for part in zip(torch.split(logits, rows), torch.split(uniform, rows), strict=True)]
-    )
+    chunks = zip(torch.split(logits, rows), torch.split(uniform, rows), strict=True)
+    return torch.cat([_draw_chunk(*chunk, sampling) for chunk in chunks])
 
 
-def _draw_any(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
-    reached = (logits / sampling.temperature).double().softmax(dim=-1).cumsum(dim=-1)
-    drawn = torch.searchsorted(reached, uniform[:, None] * reached[:, -1:], right=True)
-    return drawn.squeeze(1).clamp(max=logits.shape[1] - 1)
-
-
-def _draw_best(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
+def _draw_chunk(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
+    logits = logits / sampling.temperature
+    if not sampling.top_k and sampling.top_p == 1:
+        reached = logits.double().softmax(dim=-1).cumsum(dim=-1)
+        drawn = torch.searchsorted(reached, uniform[:, None] * reached[:, -1:], right=True)
+        return drawn.squeeze(1).clamp(max=logits.shape[1] - 1)
     count = min(sampling.top_k or logits.shape[1], logits.shape[1])
-    best, pieces = (logits / sampling.temperature).topk(count)
+    best, pieces = logits.topk(count)
     probability = best.double().softmax(dim=-1)
     before = probability.cumsum(dim=-1) - probability
     probability = probability.masked_fill(before >= sampling.top_p, 0.0)

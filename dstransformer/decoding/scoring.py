@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -53,34 +53,22 @@ class PairScore(NamedTuple):
         return math.exp(min(-self.log_probability / self.tokens, 700.0))
 
 
-class Scorer:
-    """Scores sentence pairs with a model.
-
-    The scores are those of the tokens that the tokenizer makes of a text. Beam search may have written the same text
-    with other tokens; then the score of its text differs from the score that the search gave.
+class PairDecoder:
+    """A model that reads given pairs of sentences.
 
     Args:
         model: The model, in eval mode, on the device and in the precision to compute with.
         tokenizer: The tokenizer that the model was trained with.
-        batch_tokens: Maximum tokens of a batch on its longer side. No score depends on it, except for rounding.
-        max_tokens: Longer sentences are not scored; 0: all are.
-        tags: What tells the directions of a model of several apart; None where sentences are taken as they are.
+        batch_tokens: Maximum tokens of a batch on its longer side. No result depends on it, except for rounding.
+        max_tokens: Pairs with a longer side have no result; 0: those with more than the model's learned positions.
     """
 
-    def __init__(
-        self,
-        model: Transformer,
-        tokenizer: Tokenizer,
-        *,
-        batch_tokens: int,
-        max_tokens: int = 0,
-        tags: Tags | None = None,
-    ) -> None:
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, batch_tokens: int, max_tokens: int = 0) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
-        self.tags = tags
-        self.max_tokens = limit_tokens(model, max_tokens)
+        learned = model.tgt_input.max_len
+        self.max_tokens = min(filter(None, (max_tokens, learned and learned - 1)), default=0)
         self._device = model.softmax_weight.device
 
     @classmethod
@@ -92,7 +80,6 @@ class Scorer:
         precision: str | None = None,
         batch_tokens: int | None = None,
         max_tokens: int | None = None,
-        to: str | None = None,
     ) -> Self:
         """Load a bundle.
 
@@ -102,17 +89,49 @@ class Scorer:
             precision: ``fp32``, ``bf16`` or ``fp16``; None chooses bf16 on CUDA, else fp32.
             batch_tokens: None takes ``decoding.batch_tokens`` of the bundle.
             max_tokens: None takes ``decoding.max_input_tokens`` of the bundle.
-            to: See :func:`dstransformer.decoding.commands.load_translator`.
 
         Raises:
-            UserError: The model does not translate into that language.
             DataError: The folder is not a valid bundle, or it is a parser.
             ConfigError: A setting is out of bounds, or the device does not exist.
         """
         opened = open_bundle(bundle)
+        opened.check_translates("name the bundle of a translation model")
+        batch_tokens = opened.decoding.batch_tokens if batch_tokens is None else batch_tokens
+        max_tokens = opened.decoding.max_input_tokens if max_tokens is None else max_tokens
+        if batch_tokens < 1:
+            raise ConfigError(f"--batch-tokens {batch_tokens}: a batch holds at least one token")
+        if max_tokens < 0:
+            raise ConfigError(f"--max-tokens {max_tokens}: give the most tokens of a sentence, or 0 for no limit")
+        chosen = choose_device(device)
+        default = "bf16" if chosen.type == "cuda" else "fp32"
+        model = opened.build_model(chosen, DTYPES[precision or default])
+        return cls(model, opened.tokenizer, batch_tokens=batch_tokens, max_tokens=max_tokens)
+
+
+class Scorer(PairDecoder):
+    """Scores sentence pairs with a model; for arguments see :class:`PairDecoder`.
+
+    The scores are those of the tokens that the tokenizer makes of a text. Beam search may have written the same text
+    with other tokens; then the score of its text differs from the score that the search gave.
+
+    Attributes:
+        tags: What tells the directions of a model of several apart; None where sentences are taken as they are.
+    """
+
+    tags: Tags | None = None
+
+    @classmethod
+    def load(cls, bundle: str | Path | Bundle, *, to: str | None = None, **options: Any) -> Self:
+        """See :meth:`PairDecoder.load`, and for ``to`` :func:`dstransformer.decoding.commands.load_translator`.
+
+        Raises:
+            UserError: The model does not translate into that language.
+        """
+        opened = open_bundle(bundle)
         tags = build_tags(opened.directions, opened.src_lang, opened.tgt_lang, to)
-        model, batch_tokens, max_tokens = load_for_pairs(opened, device, precision, batch_tokens, max_tokens)
-        return cls(model, opened.tokenizer, batch_tokens=batch_tokens, max_tokens=max_tokens, tags=tags)
+        scorer = super().load(opened, **options)
+        scorer.tags = tags
+        return scorer
 
     def iter_score(
         self, pairs: Iterable[tuple[str, str]], buffer_pairs: int = BUFFER_LINES, progress: Advance | None = None
@@ -178,34 +197,6 @@ class Scorer:
             for n, log_probability in decode_batches(score, batches, progress):
                 scores[n] = scores[n]._replace(log_probability=log_probability)
         return scores
-
-
-def load_for_pairs(
-    opened: Bundle, device: str | None, precision: str | None, batch_tokens: int | None, max_tokens: int | None
-) -> tuple[Transformer, int, int]:
-    """Load a translation model that decodes given pairs; arguments and errors are those of :meth:`Scorer.load`.
-
-    Returns:
-        The model, and ``batch_tokens`` and ``max_tokens`` as given or the bundle's.
-    """
-    opened.check_translates("name the bundle of a translation model")
-    if batch_tokens is not None and batch_tokens < 1:
-        raise ConfigError(f"--batch-tokens {batch_tokens}: a batch holds at least one token")
-    if max_tokens is not None and max_tokens < 0:
-        raise ConfigError(f"--max-tokens {max_tokens}: give the most tokens of a sentence, or 0 for no limit")
-    chosen = choose_device(device)
-    default = "bf16" if chosen.type == "cuda" else "fp32"
-    return (
-        opened.build_model(chosen, DTYPES[precision or default]),
-        opened.decoding.batch_tokens if batch_tokens is None else batch_tokens,
-        opened.decoding.max_input_tokens if max_tokens is None else max_tokens,
-    )
-
-
-def limit_tokens(model: Transformer, max_tokens: int) -> int:
-    """Maximum tokens of a sentence, but no more than the model has learned positions for; 0: any number."""
-    learned = model.tgt_input.max_len
-    return min(filter(None, (max_tokens, learned and learned - 1)), default=0)
 
 
 def token_log_probabilities(model: Transformer, batch: PackedBatch) -> Tensor:

@@ -60,21 +60,14 @@ def limit_inputs(src: Sequence[Sequence[int]], numbers: Sequence[int], *, limit:
     if not long:
         return list(src)
     refuse = how == "refuse"
-    advice = (
-        "no sentence ends in it: divide it"
-        if how == "split"
-        else "divide it, or let --long split (decoding.long_inputs) do so"
-    )
+    advice = "divide it, or let --long split (decoding.long_inputs) do so"
+    if how == "split":
+        advice = "no sentence ends in it: divide it"
     done = "it gets no output" if refuse else f"only its first {limit:,} are translated"
-    more = len(long) - 1
-    others = (
-        f", nor {'does' if more == 1 else 'do'} {more:,} more"
-        if refuse
-        else (f", and {more:,} more {'is' if more == 1 else 'are'} cut")
-    )
+    others = f", as with {len(long) - 1:,} more" if len(long) > 1 else ""
     logger.warning(
         "sentence %d has %s tokens: %s (--max-input-tokens, decoding.max_input_tokens)%s; %s",
-        numbers[long[0]], f"{len(src[long[0]]):,}", done, others if more else "", advice,
+        numbers[long[0]], f"{len(src[long[0]]):,}", done, others, advice,
     )  # fmt: skip
     return [ids if len(ids) <= limit else [] if refuse else ids[:limit] for ids in src]
 

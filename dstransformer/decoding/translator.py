@@ -13,7 +13,7 @@ import torch
 
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.data import Tokenizer
-from dstransformer.data.alignment import words_before, words_of_pieces
+from dstransformer.data.alignment import words_before, words_of_output, words_of_pieces
 from dstransformer.data.directions import Tags
 from dstransformer.data.sentences import split_sentences
 from dstransformer.data.tokenizer import plain_spaces
@@ -328,7 +328,7 @@ class Translator(TextDecoder):
         if sampling is not None and not isinstance(self.engine, TorchEngine):
             raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
         aligner = self._build_aligner() if alignments else None
-        parts, whole = self._divide(texts, first, split=split)
+        parts, untagged = self._divide(texts, first, split=split)
         src = self.tokenizer.src.encode([part.source for part in parts])
         found = self.search_ids(
             src,
@@ -346,7 +346,7 @@ class Translator(TextDecoder):
         ]
         if aligner is not None:
             outputs = self._align(aligner, parts, src, outputs)
-        return _Found(whole, parts, outputs)
+        return _Found(untagged, parts, outputs)
 
     def _divide(self, sentences: Sequence[str], first: int, *, split: bool) -> tuple[list[_Part], Sequence[str]]:
         """The sentences with their tags, or their parts, if they or long ones are split; and those without tags."""
@@ -361,20 +361,20 @@ class Translator(TextDecoder):
             words_before(sentence[: len(sentence) - len(text)], text)
             for sentence, text in zip(sentences, texts, strict=True)
         ]
-        whole = texts
+        untagged = texts
         if split:
-            texts, owners = split_sentences(whole, self.src_lang)
+            texts, owners = split_sentences(untagged, self.src_lang)
         elif are_split:
             limits = [max(1, limit - 1) if limit and begin else limit for begin in begins]  # the tag is a token
-            texts, owners = split_long(whole, self.tokenizer.src.encode(whole), limits, self.tokenizer.src)
+            texts, owners = split_long(untagged, self.tokenizer.src.encode(untagged), limits, self.tokenizer.src)
         if split or are_split:
-            firsts = first_words(whole, texts, owners)
+            firsts = first_words(untagged, texts, owners)
             numbers = [numbers[owner] + number for owner, number in zip(owners, firsts, strict=True)]
         parts = [
             _Part(owner, begins[owner], text, number)
             for owner, text, number in zip(owners, texts, numbers, strict=True)
         ]
-        return parts, whole
+        return parts, untagged
 
     def _build_aligner(self) -> Aligner:
         """What aligns the outputs.
@@ -387,27 +387,27 @@ class Translator(TextDecoder):
         if not self.is_guided and not self._has_warned:
             self._has_warned = True
             logger.warning("the model was trained without guided alignment (loss.guided_alignment): it aligns badly")
-        return Aligner(self.model, self.tokenizer, guided=self.is_guided, batch_tokens=self.settings.batch_tokens)
+        aligner = Aligner(self.model, self.tokenizer, batch_tokens=self.settings.batch_tokens)
+        aligner.is_guided = self.is_guided
+        return aligner
 
     def _align(
-        self,
-        aligner: Aligner,
-        parts: Sequence[_Part],
-        src: Sequence[Sequence[int]],
-        outputs: list[list[Output]],
+        self, aligner: Aligner, parts: Sequence[_Part], src: Sequence[Sequence[int]], outputs: list[list[Output]]
     ) -> list[list[Output]]:
         """The outputs with their alignments, in which the words of a source are those of the whole sentence."""
         words = words_of_pieces(self.tokenizer.src, [part.source for part in parts])
         limit = self.max_input_tokens or None
         sources = []
-        for part, ids, own in zip(parts, src, words, strict=True):
+        for part, ids, words_of_part in zip(parts, src, words, strict=True):
             tag = 1 if part.begin else 0
-            numbers = [word - tag + part.first_word if word >= tag else -1 for word in own[:limit]]
+            numbers = [word - tag + part.first_word if word >= tag else -1 for word in words_of_part[:limit]]
             sources.append(Pieces(ids[:limit], numbers))
-        flat = [(source, one.tokens) for source, found in zip(sources, outputs, strict=True) for one in found]
+        repeated = [source for source, found in zip(sources, outputs, strict=True) for _ in found]
+        tokens = [one.tokens for found in outputs for one in found]
         assert isinstance(self.engine, TorchEngine)
         with evaluating(self.engine.ensemble):
-            links = iter(aligner.align_outputs([source for source, _ in flat], [tokens for _, tokens in flat]))
+            targets = [Pieces(ids, words_of_output(self.tokenizer, ids)) for ids in tokens]
+            links = iter(aligner.align_pieces(repeated, targets))
         return [[one._replace(alignment=next(links)) for one in found] for found in outputs]
 
     def translate_ids(self, src: Sequence[Sequence[int]]) -> list[list[int]]:

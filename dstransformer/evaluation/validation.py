@@ -27,7 +27,7 @@ from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.languages import language as known
 from dstransformer.model import DTYPES, Bundle, Transformer
 from dstransformer.model.cost import meta_device
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 from dstransformer.model.ops import int8_values
 
 #: To call with a number that is done, and that of all.

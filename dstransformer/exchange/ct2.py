@@ -50,7 +50,6 @@ HOLDS: Holds = {
     "output_bias": (False, True),
     "positions": ("sinusoidal", "timing", "learned"),
     "start": ("embedding", "zeros"),
-    "source_end": (False, True),
     "tie_embeddings": ("all", "target", "none"),
 }
 
@@ -234,7 +233,7 @@ def build_spec(bundle: Bundle, weights: Weights, positions: int) -> Any:
     spec.register_target_vocabulary(vocabulary(bundle, bundle.tokenizer))
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = special
     spec.config.decoder_start_token = special[1]
-    spec.config.add_source_eos = model.source_end
+    spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = model.norm_epsilon
     tied = model.tie_embeddings
     encoder.embeddings[0].weight = _array(weights["embedding.weight" if tied == "all" else "src_embedding.weight"])

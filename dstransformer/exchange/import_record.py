@@ -17,7 +17,7 @@ from dstransformer.exchange.export_folder import FULL_ADVICE
 from dstransformer.exchange.holds import SIZES
 from dstransformer.io.files import file_sha256, replace_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
-from dstransformer.model.bundle import describe_misfit
+from dstransformer.model.bundle import describe_misfit, weightless_model
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ def build_config(
         "norm": "post",
         "attention_bias": True,
         "output_bias": True,
-        "source_end": True,
         "vocab_multiple": 1,
         **more,
     }
@@ -130,7 +129,7 @@ def write_bundle(
         DataError: The weights do not fit the configuration or the tokenizer.
         StorageError: The bundle cannot be written.
     """
-    if (reason := describe_misfit(config.model, tokenizer, weights)) is not None:
+    if (reason := describe_misfit(weightless_model(config.model, tokenizer), weights)) is not None:
         raise DataError(f"{misfit}: {reason}")
 
     def write(new: Path) -> None:

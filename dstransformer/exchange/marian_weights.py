@@ -58,7 +58,6 @@ def marian_holds(config: ModelConfig, positions: Positions, starts: Sequence[str
         "output_bias": (False, True),
         "positions": (positions,),
         "start": starts,
-        "source_end": (True,),
         "tie_embeddings": ("all", "target", "none"),
     }
 

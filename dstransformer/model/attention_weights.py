@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dstransformer.data.packing import Packing
 from dstransformer.model.ops.reference import split_projections
@@ -20,8 +20,6 @@ from dstransformer.model.transformer import DecoderLayer, EncoderLayer, MultiHea
 
 class AttentionWeights(NamedTuple):
     """The weights of every layer and head for one sentence pair, fp32; each row sums to 1 (section 3.2.3).
-
-    The source has no end in a model that does not read it (``model.source_end``).
 
     Attributes:
         encoder: Self-attention of the encoder, ``(layers, heads, src_len, src_len)``.
@@ -34,14 +32,6 @@ class AttentionWeights(NamedTuple):
     cross: Tensor
 
 
-class Projections(NamedTuple):
-    """Queries and keys, ``(heads, len, d_k)`` each, and values, ``(heads, len, d_v)``, of one sentence."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-
-
 def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
     """The weights with which a model reads a sentence and continues a given target.
 
@@ -50,19 +40,16 @@ def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> Attent
         src: The source tokens with their end, ``(src_len,)``.
         tgt_in: The decoder's input: the begin of the sentence and the target tokens, ``(tgt_len,)``.
     """
-    recorded = record_projections(model, src, tgt_in)
+    weights = {
+        attention: softmax_weights(q, k, causal=attention.shape.causal)
+        for attention, (q, k, _) in record_projections(model, src, tgt_in).items()
+    }
     encoder: list[EncoderLayer] = list(model.encoder)  # type: ignore[arg-type]
     decoder: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
-    stacks = (
-        [layer.self_attention for layer in encoder],
-        [layer.self_attention for layer in decoder],
-        [layer.memory_attention for layer in decoder],
-    )
     return AttentionWeights(
-        *(
-            torch.stack([softmax_weights(*recorded[module][:2], causal=module.shape.causal) for module in modules])
-            for modules in stacks
-        )
+        encoder=torch.stack([weights[layer.self_attention] for layer in encoder]),
+        decoder=torch.stack([weights[layer.self_attention] for layer in decoder]),
+        cross=torch.stack([weights[layer.memory_attention] for layer in decoder]),
     )
 
 
@@ -84,27 +71,23 @@ def softmax_weights(q: Tensor, k: Tensor, *, causal: bool) -> Tensor:
     return scores.softmax(dim=2)
 
 
-def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[nn.Module, Projections]:
-    """Encode and decode one sentence pair; the projections of each :class:`MultiHeadAttention`.
+def record_projections(
+    model: Transformer, src: Tensor, tgt_in: Tensor
+) -> dict[MultiHeadAttention, tuple[Tensor, Tensor, Tensor]]:
+    """Encode and decode one sentence pair; arguments as for :func:`attention_weights`.
 
-    Arguments as for :func:`attention_weights`.
+    Returns:
+        For each attention its queries and keys, ``(heads, len, d_k)`` each, and values, ``(heads, len, d_v)``.
     """
     packing, tgt_packing = (Packing.from_lengths([len(ids)]).to(ids.device) for ids in (src, tgt_in))
     attentions = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     with torch.no_grad(), ExitStack() as stack:
         recorded = {attention: stack.enter_context(attention.recording()) for attention in attentions}
         model(src, packing, tgt_in, tgt_packing)
-    src_len = model.source(src, packing)[0].numel()
-    return {attention: _split(attention, calls[0], src_len, len(tgt_in)) for attention, calls in recorded.items()}
-
-
-def _split(attention: MultiHeadAttention, recorded: tuple[Tensor, ...], src_len: int, tgt_len: int) -> Projections:
-    """The recorded projections of one attention by head; rows after the sentence are filler."""
-    queries, *keys_values = recorded
-    of_target = attention.over_memory or attention.shape.causal
-    heads = split_projections(
-        queries[: tgt_len if of_target else src_len],
-        keys_values[0][:src_len] if keys_values else None,
-        attention.shape,
-    )
-    return Projections(*(one.transpose(0, 1) for one in heads))
+    projections = {}
+    for attention, ((queries, *keys_values), *_) in recorded.items():
+        tokens = len(tgt_in) if attention.over_memory or attention.shape.causal else len(src)  # then rows of filler
+        memory = keys_values[0][: len(src)] if keys_values else None
+        q, k, v = split_projections(queries[:tokens], memory, attention.shape)
+        projections[attention] = (q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1))
+    return projections

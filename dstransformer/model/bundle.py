@@ -163,41 +163,35 @@ class Bundle:
         from torch import float32
 
         weights = self.load_weights()
-        model = _weightless(self.model, self.tokenizer, backend)
-        mismatch = _describe_mismatch(model.state_dict(), weights)
-        if mismatch is not None:
-            raise DataError(f"{self.path / WEIGHTS} does not fit {CONFIG} and {TOKENIZER}: {mismatch}; copy it again")
+        model = weightless_model(self.model, self.tokenizer, backend)
+        if (misfit := describe_misfit(model, weights)) is not None:
+            raise DataError(f"{self.path / WEIGHTS} does not fit {CONFIG} and {TOKENIZER}: {misfit}; copy it again")
         model.load_state_dict(weights, assign=True)
         return model.to(device=device, dtype=dtype or float32).eval()
 
 
-def describe_misfit(model: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> str | None:
-    """How weights differ from those of an architecture; None if they fit it."""
-    return _describe_mismatch(_weightless(model, tokenizer).state_dict(), weights)
-
-
-def _weightless(model: ModelConfig, tokenizer: Tokenizer, backend: Backend = "auto") -> Transformer:
+def weightless_model(config: ModelConfig, tokenizer: Tokenizer, backend: Backend = "auto") -> Transformer:
+    """A model whose parameters have names and shapes, but no values yet."""
     from dstransformer.model.cost import meta_device
     from dstransformer.model.transformer import Transformer
 
     with meta_device():
-        return Transformer(model, tokenizer.vocab_size, backend=backend, src_vocab_size=tokenizer.src.vocab_size)
+        return Transformer(config, tokenizer.vocab_size, backend=backend, src_vocab_size=tokenizer.src.vocab_size)
 
 
-def _describe_mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
-    """The first differences between the weights and those expected; None if there are none."""
-    problems = [f"{name} is missing" for name in expected if name not in found]
-    problems += [f"{name} is {_size(found[name])} and should be {_size(weight)}" for name, weight in expected.items()
-                 if name in found and found[name].shape != weight.shape]  # fmt: skip
-    problems += [f"{shown(name, quote=False)} is unknown" for name in found if name not in expected]
+def describe_misfit(model: Transformer, weights: Mapping[str, Tensor]) -> str | None:
+    """How weights differ from those of a model, the first two differences; None if they fit it."""
+    expected = model.state_dict()
+    problems = [f"{name} is missing" for name in expected if name not in weights]
+    for name, weight in expected.items():
+        if name in weights and weights[name].shape != weight.shape:
+            size, expected_size = (" x ".join(map(str, tensor.shape)) for tensor in (weights[name], weight))
+            problems.append(f"{name} is {size} and should be {expected_size}")
+    problems += [f"{shown(name, quote=False)} is unknown" for name in weights if name not in expected]
     if not problems:
         return None
     rest = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
     return ", ".join(problems[:2]) + rest
-
-
-def _size(tensor: Tensor) -> str:
-    return " x ".join(map(str, tensor.shape))
 
 
 def _check_hash(path: Path, provenance: Mapping[str, Any]) -> None:
@@ -219,7 +213,7 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
     recorded = training.get("model") if isinstance(training, Mapping) else None
     now = model.model_dump()
     for key, value in recorded.items() if isinstance(recorded, dict) else ():
-        if now.get(key) != value:
+        if now.get(key, value) != value:  # one that left is checked by complete_config
             raise DataError(
                 f"{path}: model.{shown(key, quote=False)} is {shown(now.get(key))}, but the weights belong to a model "
                 f"with {shown(value)} ({PROVENANCE}); restore it"
@@ -251,7 +245,7 @@ def open_bundle(path: str | Path | Bundle) -> Bundle:
     content = _read_config(folder / CONFIG)
     if not isinstance(provenance.get("files"), Mapping):
         raise DataError(f"{folder / PROVENANCE} is damaged (it has no hashes): restore it or copy the bundle again")
-    languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
+    languages = [content.pop(name, None) for name in ("src_lang", "tgt_lang")]
     try:
         form = read_form({"trees": content.pop("trees", None)})
     except ValueError as error:

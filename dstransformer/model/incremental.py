@@ -36,16 +36,15 @@ class IncrementalDecoder:
     def __init__(self, model: Transformer, src: Tensor, packing: Packing, beam_size: int) -> None:
         self.model = model
         self.length = 0
-        src, packing = model.source(src, packing)
         config, memory = model.config, model.encode(src, packing)
-        layers: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
+        layers: list[DecoderLayer] = [prepare(layer) for layer in model.decoder]  # type: ignore[misc]
         projections = [layer.memory_attention.kv for layer in layers]
         shape = ops.HeadShape(config.num_heads, config.d_k, config.d_v, causal=True)
         self._caches = ops.build_caches(memory, projections, packing, shape, beam_size)
         self.ragged = self._caches.ragged
         past, memory_of = self._caches.attend_past, self._caches.attend_memory
         self._layers = [
-            (prepare(layer), _cached(past, number), _cached(memory_of, number)) for number, layer in enumerate(layers)
+            (layer, _cached(past, number), _cached(memory_of, number)) for number, layer in enumerate(layers)
         ]
         self._logits = ops.prepare_linear(model.softmax_weight, model.output_bias)
 
@@ -78,12 +77,15 @@ class IncrementalDecoder:
 def prepare(part: Part) -> Part:
     """A part of a model for many calls without gradient: it shares the weights, and has its products prepared.
 
-    See :func:`dstransformer.model.ops.prepare_linear`.
+    See :func:`dstransformer.model.ops.prepare_linear`. They are functions among the attributes of the copy, which
+    Python finds before PyTorch looks for modules and their hooks: with few rows a step is mostly calls.
     """
     prepared = copy(part)
-    prepared._modules = {name: child if child is None else prepare(child) for name, child in part._modules.items()}
-    if isinstance(part, Linear):
-        vars(prepared)["forward"] = ops.prepare_linear(part.weight, part.bias, activation=part.activation)
+    for name, child in part._modules.items():
+        if isinstance(child, Linear):
+            vars(prepared)[name] = ops.prepare_linear(child.weight, child.bias, activation=child.activation)
+        elif child is not None:
+            vars(prepared)[name] = prepare(child) if child._modules else child
     return prepared
 
 

@@ -52,7 +52,7 @@ class Transformer(nn.Module):
 
     Attributes:
         call_layer: Calls a layer with its inputs. Training may compute layers again for their gradients
-            (:func:`dstransformer.model.objective.recompute`).
+            (:func:`dstransformer.model.loss.recompute`).
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Transformer(nn.Module):
         self.tgt_input = PositionedEmbedding(config, from_zeros=config.start == "zeros")
         self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.encoder_depth))
         self.decoder = nn.ModuleList(DecoderLayer(config, backend) for _ in range(config.decoder_depth))
-        self.encoder_norm = LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else None
-        self.decoder_norm = LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else None
+        self.encoder_norm = LayerNorm(width, eps=config.norm_epsilon) if config.norm == "pre" else None
+        self.decoder_norm = LayerNorm(width, eps=config.norm_epsilon) if config.norm == "pre" else None
         self.reset_parameters()
         for module in self.modules():
             if isinstance(module, Linear):
@@ -130,7 +130,6 @@ class Transformer(nn.Module):
             tgt_in: The decoder's input, each sentence with its begin, ``(tgt_tokens,)``.
             tgt_packing: The sentences of ``tgt_in``.
         """
-        src, src_packing = self.source(src, src_packing)
         return self.decode(tgt_in, tgt_packing, self.encode(src, src_packing), src_packing)
 
     @property
@@ -139,12 +138,8 @@ class Transformer(nn.Module):
         layer: DecoderLayer = self.decoder[max(len(self.decoder) - 2, 0)]  # type: ignore[assignment]
         return layer.memory_attention
 
-    def source(self, src: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
-        """What the encoder reads of sentences with their ends, ``(src_tokens,)``: without these in some models."""
-        return (src, packing) if self.config.source_end else packing.without_ends(src)
-
     def encode(self, src: Tensor, packing: Packing) -> Tensor:
-        """The memory, ``(packing.rows, d_model)``, of what :meth:`source` returns, ``(src_tokens,)``."""
+        """The memory, ``(packing.rows, d_model)``, of sentences with their ends, ``(src_tokens,)``."""
         src, positions = packing.fill(src), packing.fill(packing.positions)
         embedding = self.embedding if self.src_embedding is None else self.src_embedding
         x: Tensor = self.src_input(src, positions, packing.max_len, self._in_use(embedding), self.dtype)
@@ -224,7 +219,7 @@ class Residual(TensorModule):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = LayerNorm(config.d_model, config.norm_epsilon)
+        self.norm = LayerNorm(config.d_model, eps=config.norm_epsilon)
         self.dropout = Dropout(config.dropout)
         self.post = config.norm == "post"
 
@@ -237,9 +232,6 @@ class Residual(TensorModule):
 
 class LayerNorm(TensorModule, nn.LayerNorm):
     """Layer normalisation over ``d_model``, of a tensor or of a residual sum."""
-
-    def __init__(self, d_model: int, epsilon: float) -> None:
-        super().__init__(d_model, eps=epsilon)
 
     def forward(self, x: Tensor, y: Tensor | None = None, p: float = 0.0) -> Tensor:
         """``LayerNorm(x)``, or ``LayerNorm(x + Dropout(y))`` with the dropout probability ``p``; ``(…, d_model)``."""
@@ -274,7 +266,8 @@ class PackedAttention:
     def __call__(self, attention: MultiHeadAttention, queries: Tensor) -> Tensor:
         """Attend; see :data:`Attend`."""
         keys_values = None if self.memory is None else attention.kv(self.memory)
-        attention.record(queries, keys_values)
+        if attention.recorded is not None:
+            attention.recorded.append((queries,) if keys_values is None else (queries, keys_values))
         key_packing = self.packing if self.memory_packing is None else self.memory_packing
         p = attention.dropout if attention.training else 0.0
         return ops.attention(queries, keys_values, self.packing, key_packing, attention.shape, p, attention.backend)
@@ -300,7 +293,7 @@ class MultiHeadAttention(TensorModule):
         self.over_memory = over_memory
         self.dropout = config.attention_dropout
         self.backend = backend
-        self._recorded: list[tuple[Tensor, ...]] | None = None
+        self.recorded: list[tuple[Tensor, ...]] | None = None  # see recording()
         keys, values, width = config.num_heads * config.d_k, config.num_heads * config.d_v, config.d_model
         bias = config.attention_bias
         if over_memory:
@@ -328,19 +321,14 @@ class MultiHeadAttention(TensorModule):
             return products + queries * self.q.weight.numel() + keys * self.kv.weight.numel()
         return products + queries * self.qkv.weight.numel()
 
-    def record(self, queries: Tensor, keys_values: Tensor | None) -> None:
-        """Add to what :meth:`recording` collects."""
-        if self._recorded is not None:
-            self._recorded.append((queries,) if keys_values is None else (queries, keys_values))
-
     @contextmanager
     def recording(self) -> Iterator[list[tuple[Tensor, ...]]]:
         """Within it, each call adds its queries and its keys with values; or all three as one, if it has no memory."""
-        self._recorded = recorded = list[tuple[Tensor, ...]]()
+        self.recorded = recorded = list[tuple[Tensor, ...]]()
         try:
             yield recorded
         finally:
-            self._recorded = None  # before the layer is computed again for its gradient
+            self.recorded = None  # before the layer is computed again for its gradient
 
 
 # 3.3 Position-wise feed-forward networks
@@ -476,7 +464,7 @@ def sinusoidal_table(
 
     ``timing``, of the authors' tensor2tensor and of Marian, has ``i / (d_model / 2 - 1)`` in place of ``2i / d_model``.
     """
-    steps = d_model if kind == "sinusoidal" else max(d_model - 2, 1)
+    steps = {"sinusoidal": d_model, "timing": max(d_model - 2, 1)}[kind]
     frequencies = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / steps))
     angles = torch.arange(rows, dtype=torch.float64)[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).to(device=device, dtype=dtype)

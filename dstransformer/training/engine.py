@@ -19,8 +19,7 @@ from dstransformer.data.packing import PackedBatch
 from dstransformer.data.plan import deal
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.model import DTYPES, Transformer
-from dstransformer.model.loss import LossSums
-from dstransformer.model.objective import Objective, recompute, zero_residual_branches
+from dstransformer.model.loss import LossSums, Objective, recompute, zero_residual_branches
 from dstransformer.model.ops import RoundedWeights
 from dstransformer.training.checkpoints.format import EngineState, Snapshot
 from dstransformer.training.checkpoints.shards import EMA, WEIGHT, ShardReader

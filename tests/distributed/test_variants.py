@@ -15,7 +15,7 @@ from dstransformer.config import load_config
 from dstransformer.data import Corpus
 from dstransformer.data.packing import pack_pairs
 from dstransformer.model import Transformer
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 from dstransformer.model.ops import int8_values
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from dstransformer.config import load_config
 from dstransformer.data.packing import Packing
 from dstransformer.decoding import beam_search
 from dstransformer.model import Ensemble, Transformer, open_bundle, ops
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 from dstransformer.model.ops import Backend
 
 pytestmark = [

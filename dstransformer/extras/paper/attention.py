@@ -168,7 +168,6 @@ def read_weights(
         DataError: A weight is NaN.
     """
     rows = ([*src, EOS_ID], [BOS_ID, *tgt], [*tgt, EOS_ID])
-    read = rows[0] if translator.model.config.source_end else list(src)
     weight = translator.model.softmax_weight
     tensors = [torch.tensor(ids, device=weight.device) for ids in rows[:2]]
     found = attention_weights(translator.model, *tensors)
@@ -180,7 +179,7 @@ def read_weights(
             "not help, the weights are damaged"
         )
     sides = [Sentence.from_ids(translator.tokenizer, ids) for ids in rows[1:]]
-    return SentencePair(Sentence.from_ids(translator.tokenizer.src, read), *sides), weights
+    return SentencePair(Sentence.from_ids(translator.tokenizer.src, rows[0]), *sides), weights
 
 
 def _is_result(folder: Path) -> bool:

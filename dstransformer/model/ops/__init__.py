@@ -8,7 +8,6 @@
 - ``caches``: keys and values of a decoder that computes one position at a time.
 """
 
-from dstransformer.model.ops.caches import Caches
 from dstransformer.model.ops.dispatch import (
     attention,
     best_pieces,
@@ -35,7 +34,6 @@ from dstransformer.model.ops.varlen import Backend, check_backend
 __all__ = [
     "DTYPES",
     "Backend",
-    "Caches",
     "HeadShape",
     "RoundedWeights",
     "attention",

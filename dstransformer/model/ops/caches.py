@@ -1,4 +1,4 @@
-"""The caches of incremental decoding: keys and values of the output so far, and of the memory.
+"""The caches of incremental decoding: keys and values of the output so far, and of the memory, in all decoder layers.
 
 Cached keys and values stay where they were written, and each row remembers where on its path they are. So reordering
 hypotheses moves a few integers and not the caches.
@@ -7,7 +7,6 @@ hypotheses moves a few integers and not the caches.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,33 +20,6 @@ from dstransformer.model.ops.reference import HeadShape, additive_mask, attentio
 FIRST_CAPACITY = 32
 
 
-class Caches(Protocol):
-    """The caches of all decoder layers, and the attention to them.
-
-    Attributes:
-        ragged: A sentence may have any number of rows. Otherwise it has ``beam_size`` from the first step on.
-    """
-
-    ragged: bool
-
-    def advance(self, rows: Tensor) -> None:
-        """Begin a position; see :meth:`dstransformer.model.IncrementalDecoder.step`."""
-
-    def attend_past(self, layer: int, qkv: Tensor) -> Tensor:
-        """Add a position to every row, and attend to all positions on its path.
-
-        Args:
-            layer: Number of the layer.
-            qkv: Query, key and value, ``(rows, heads * (2 * d_k + d_v))``.
-
-        Returns:
-            ``(rows, heads * d_v)``.
-        """
-
-    def attend_memory(self, layer: int, q: Tensor) -> Tensor:
-        """Attend to the memory: queries ``(rows, heads * d_k)`` to ``(rows, heads * d_v)``."""
-
-
 class PackedCaches:
     """Without padding, by compiled kernels. Keys and values stay in the output of each step's projection.
 
@@ -57,6 +29,9 @@ class PackedCaches:
         memories: For each layer the keys and values of the memory, ``(packing.rows, heads * (d_k + d_v))``.
         packing: The sentences of the memory.
         shape: The shape of the heads.
+
+    Attributes:
+        ragged: A sentence may have any number of rows. Otherwise it has ``beam_size`` from the first step on.
     """
 
     ragged = True
@@ -70,7 +45,7 @@ class PackedCaches:
         self._path = torch.empty(packing.sentences, 0, dtype=torch.int32)
 
     def advance(self, rows: Tensor) -> None:
-        """Begin a position whose rows continue these."""
+        """Begin a position; see :meth:`dstransformer.model.incremental.IncrementalDecoder.step`."""
         self._sentences = self._sentences[rows]
         self._path = torch.cat((self._path[rows], torch.arange(len(rows), dtype=torch.int32)[:, None]), dim=1)
         sentences, counts = torch.unique_consecutive(self._sentences, return_counts=True)
@@ -78,12 +53,20 @@ class PackedCaches:
         self._begins, self._ends = self._cu[sentences], self._cu[sentences + 1]
 
     def attend_past(self, layer: int, qkv: Tensor) -> Tensor:
-        """Add a position to every row, and attend to all positions on its path."""
+        """Add a position to every row, and attend to all positions on its path.
+
+        Args:
+            layer: Number of the layer.
+            qkv: Query, key and value, ``(rows, heads * (2 * d_k + d_v))``.
+
+        Returns:
+            ``(rows, heads * d_v)``.
+        """
         self._pasts[layer].append(qkv.contiguous())
         return attend_path(self._pasts[layer], self._path, self._shape)
 
     def attend_memory(self, layer: int, q: Tensor) -> Tensor:
-        """Attend to the memory."""
+        """Attend to the memory: queries ``(rows, heads * d_k)`` to ``(rows, heads * d_v)``."""
         return attend_memory(q, self._memories[layer], self._row_cu, self._begins, self._ends, self._shape)
 
 
@@ -127,7 +110,7 @@ class PaddedCaches:
         self._hiding = first.new_full((beam_size, beam_size), float("-inf")).fill_diagonal_(0.0)
 
     def advance(self, rows: Tensor) -> None:
-        """Begin a position whose rows continue these."""
+        """See :meth:`PackedCaches.advance`."""
         beam, length = self._beam_size, self._length
         n = len(rows) // beam
         if n < len(self._memory_mask):
@@ -145,7 +128,7 @@ class PaddedCaches:
         self._visible = F.embedding(self._path, self._hiding).view(n, beam, -1)
 
     def attend_past(self, layer: int, qkv: Tensor) -> Tensor:
-        """Add a position to every row, and attend to all positions on its path."""
+        """See :meth:`PackedCaches.attend_past`."""
         heads, d_k, d_v, _ = self._shape
         query, *new = (self._by_sentence(part) for part in split_heads(qkv, heads, d_k, d_k, d_v))
         end = self._length * self._beam_size
@@ -155,7 +138,7 @@ class PaddedCaches:
         return _by_row(attention_product(query, keys, values, self._visible[:, :, :end], causal=False))
 
     def attend_memory(self, layer: int, q: Tensor) -> Tensor:
-        """Attend to the memory."""
+        """See :meth:`PackedCaches.attend_memory`."""
         keys, values = self._memories[layer]
         query = self._by_sentence(q.view(q.shape[0], self._shape.heads, self._shape.d_k))
         mask = self._memory_mask[:, :, : keys.shape[2]]

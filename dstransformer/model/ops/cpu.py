@@ -166,15 +166,9 @@ class _ResidualNorm(torch.autograd.Function):
 
 
 def cross_entropy_(logits: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-    """Label-smoothed cross-entropy of every row; its gradient with respect to the logits replaces them.
+    """The smoothed loss and the negative log-likelihood of each token, ``(tokens,)`` fp32.
 
-    Args:
-        logits: ``(tokens, pieces)``, contiguous.
-        targets: ``(tokens,)`` int64.
-        label_smoothing: epsilon, spread evenly over all pieces.
-
-    Returns:
-        The smoothed loss and the negative log-likelihood of each token, ``(tokens,)`` fp32.
+    The gradient with respect to the logits, ``(tokens, pieces)``, replaces them.
     """
     rows, pieces = logits.shape
     loss, nll = empty_fp32(2, rows)
@@ -185,17 +179,7 @@ def cross_entropy_(logits: Tensor, targets: Tensor, label_smoothing: float) -> t
 def r_drop_cross_entropy_(
     logits: tuple[Tensor, Tensor], targets: Tensor, label_smoothing: float, alpha: float
 ) -> tuple[Tensor, Tensor]:
-    """Half the loss of R-Drop for every row, as :func:`cross_entropy_`, for two passes of the same tokens.
-
-    Args:
-        logits: Of each pass, ``(tokens, pieces)``, contiguous; the gradients replace them.
-        targets: ``(tokens,)`` int64.
-        label_smoothing: epsilon.
-        alpha: Weight of the divergence.
-
-    Returns:
-        The loss and the mean negative log-likelihood of the two passes for each token, ``(tokens,)`` fp32.
-    """
+    """Half the loss of R-Drop and the mean negative log-likelihood of each token, as :func:`cross_entropy_`."""
     rows, pieces = logits[0].shape
     loss, nll = empty_fp32(2, rows)
     call(

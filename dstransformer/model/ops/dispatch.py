@@ -18,7 +18,7 @@ from torch import Tensor
 from dstransformer.config import Activation
 from dstransformer.data.packing import Packing
 from dstransformer.model.ops import cpu, reference, varlen
-from dstransformer.model.ops.caches import Caches, PackedCaches, PaddedCaches
+from dstransformer.model.ops.caches import PackedCaches, PaddedCaches
 from dstransformer.model.ops.library import LANES, can_compute
 from dstransformer.model.ops.reference import HeadShape
 from dstransformer.model.ops.rounding import rounded
@@ -272,7 +272,7 @@ def build_caches(
     packing: Packing,
     shape: HeadShape,
     beam_size: int,
-) -> Caches:
+) -> PackedCaches | PaddedCaches:
     """Empty caches for incremental decoding.
 
     Args:

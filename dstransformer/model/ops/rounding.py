@@ -22,8 +22,8 @@ def rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
     copy = copy_or_weight(weight, dtype)
     if copy is weight or not torch.is_grad_enabled():
         return copy.to(dtype)
-    found: Tensor = _Rounded.apply(weight, copy)  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = _Rounded.apply(weight, copy)  # type: ignore[no-untyped-call]
+    return result
 
 
 def copy_or_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -69,8 +69,8 @@ def through_int8(weight: Tensor) -> Tensor:
     values = int8_values(weight)
     if not torch.is_grad_enabled():
         return values
-    found: Tensor = _Rounded.apply(weight, values)  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = _Rounded.apply(weight, values)  # type: ignore[no-untyped-call]
+    return result
 
 
 class RoundedWeights:

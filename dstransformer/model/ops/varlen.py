@@ -81,8 +81,6 @@ def attention(
         F.pad(part, (0, width - part.shape[-1])) if part.shape[-1] < width else part
         for part in split_projections(queries, keys_values, shape)
     )
-    if not HAS_OPERATOR:
-        _warn_of_public_function()
     attend = _attend if HAS_OPERATOR else _attend_public
     out = attend(q, k, v, packing, key_packing, shape)
     return out[..., : shape.d_v].flatten(1)
@@ -100,6 +98,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing, key_packing: Pack
 def _attend_public(q: Tensor, k: Tensor, v: Tensor, packing: Packing, key_packing: Packing, shape: HeadShape) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
+    _warn_of_public_function()
     out = varlen_attn(
         q, k, v, packing.cu, key_packing.cu, packing.max_len, key_packing.max_len,
         scale=shape.d_k**-0.5, window_size=(-1, 0) if shape.causal else (-1, -1),

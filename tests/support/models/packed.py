@@ -12,7 +12,7 @@ from torch import Tensor
 from dstransformer.config import Config, ModelConfig, load_config
 from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 
 VOCAB = 40
 

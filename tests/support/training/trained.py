@@ -12,7 +12,7 @@ from dstransformer.data import Corpus
 from dstransformer.data.links import LinkReader
 from dstransformer.data.packing import pack_pairs
 from dstransformer.model import Transformer, save_bundle
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 from support.models.packed import load_tiny, overriding
 
 

@@ -108,13 +108,22 @@ def test_a_stored_configuration_that_lacks_newer_keys_opens(tmp_path: Path) -> N
     assert (config.tracking, config.checkpoint.keep_best) == (base.tracking, base.checkpoint.keep_best)
 
 
-def test_a_stored_configuration_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "value"), [("experts", 8), ("source_end", False)])
+def test_a_stored_configuration_with_an_unknown_key_is_refused(tmp_path: Path, key: str, value: object) -> None:
     tree = load_config("toy").model_dump()
-    tree["model"]["experts"] = 8
+    tree["model"][key] = value
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(tree))
-    with pytest.raises(ConfigError, match=r"'model\.experts'"):
+    with pytest.raises(ConfigError, match=rf"'model\.{key}'"):
         read_config(path)
+
+
+def test_a_key_that_left_may_be_stored_with_the_value_of_today(tmp_path: Path) -> None:
+    tree = load_config("toy").model_dump()
+    tree["model"]["source_end"] = True
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    assert read_config(path) == load_config("toy")
 
 
 @pytest.mark.parametrize(("text", "value"), [

@@ -96,7 +96,7 @@ def test_looking_for_what_is_done_later_changes_no_result(beam_size: int, monkey
     src, packing = pack([src for src, _ in draw_pairs()])
     found = []
     for steps in (1, 4, 7):
-        monkeypatch.setattr(beam, "check_steps", lambda _, steps=steps: steps)
+        monkeypatch.setitem(beam.CHECK_STEPS, "cpu", steps)
         found.append(beam_search(Ensemble([model]), src, packing, settings, vocab_size=VOCAB, n_best=beam_size))
     assert len({len(hypotheses[0].tokens) for hypotheses in found[0]}) > 1
     for later in found[1:]:

@@ -20,8 +20,7 @@ from dstransformer.decoding.scoring import PairScore, Scorer, Totals, join_sente
 from dstransformer.errors import DataError
 from dstransformer.extras.rerank.reranking import iter_nbest, with_reverse_scores
 from dstransformer.model import Ensemble, Transformer
-from dstransformer.model.loss import CHUNK_LOGITS
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import CHUNK_LOGITS, Objective
 
 PAIRS = [*zip(TEXT, reversed(TEXT), strict=True), ("a", ""), ("", "b"), ("", ""), ("x " * 40, "y")]
 

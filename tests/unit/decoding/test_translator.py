@@ -110,7 +110,7 @@ def test_too_long_sentences_are_cut_with_a_warning(translator: Translator, caplo
         "sentence 2 has 180,000 tokens: only its first 3 are translated (--max-input-tokens, decoding.max_i"
         in caplog.text
     )
-    assert "and 1 more is cut; divide it, or let --long split (decoding.long_inputs) do so" in caplog.text
+    assert "as with 1 more; divide it, or let --long split (decoding.long_inputs) do so" in caplog.text
     ids = translator.tokenizer.encode(lines)
     assert cut == translator.tokenizer.decode(translator.translate_ids([row[:3] for row in ids]))
     caplog.clear()

@@ -87,7 +87,7 @@ def test_scores_are_those_of_ctranslate2(exported: Path, learned: list[str]) -> 
 @pytest.mark.parametrize("changes", [
     {},
     {"activation": "gelu"},
-    {"norm": "pre", "source_end": False},
+    {"norm": "pre"},
     {"positions": "learned", "max_positions": 128, "d_k": 8, "d_v": 24},
     {"encoder_layers": 3, "decoder_layers": 1},
     {"activation": "swish", "attention_bias": True, "output_bias": True, "tie_embeddings": "none"},

@@ -73,7 +73,7 @@ def test_a_setting_that_nobody_knows_is_refused(form: str, bundle: Bundle) -> No
 
 @pytest.mark.parametrize(("form", "changes"), [
     ("hf", {"norm": "pre"}), ("hf", {"positions": "learned"}), ("hf", {"positions": "timing"}), ("hf", {"d_k": 16}),
-    ("hf", {"d_v": 9}), ("hf", {"source_end": False}), ("hf", {"num_heads": 5}),
+    ("hf", {"d_v": 9}), ("hf", {"num_heads": 5}),
     ("marian", {"positions": "sinusoidal"}), ("marian", {"start": "embedding"}), ("marian", {"norm": "pre"}),
     ("marian", {"d_k": 16}),
 ])  # fmt: skip

@@ -10,7 +10,7 @@ from support.models.packed import VOCAB, model_loss, tiny_config
 from torch import Tensor, nn
 
 from dstransformer.model import Transformer
-from dstransformer.model.objective import recompute
+from dstransformer.model.loss import recompute
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "num_layers": 3}
 

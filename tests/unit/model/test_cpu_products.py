@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from dstransformer.config import Activation
 from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer, ops
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 from dstransformer.model.ops import cpu, library, reference
 
 

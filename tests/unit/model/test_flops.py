@@ -9,7 +9,7 @@ from dstransformer.config import ModelConfig, load_config
 from dstransformer.data.packing import pack_pairs
 from dstransformer.data.plan import LengthSums
 from dstransformer.model import Transformer, training_flops
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 
 VOCABULARY = 50
 SENTENCES = 8

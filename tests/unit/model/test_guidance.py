@@ -10,7 +10,7 @@ from support.models.packed import tiny_config
 from dstransformer.data.links import _pack_links
 from dstransformer.data.packing import PackedBatch, pack_pairs
 from dstransformer.model import Transformer, attention_weights
-from dstransformer.model.objective import Objective, recompute
+from dstransformer.model.loss import Objective, recompute
 
 VOCAB = 23
 SRC, TGT = [5, 3, 7], [4, 6, 2]
@@ -74,7 +74,7 @@ def test_only_what_the_head_sees_gets_a_gradient_from_it(recomputed: bool) -> No
     for (name, weight), other in zip(one.named_parameters(), reference.parameters(), strict=True):
         assert torch.allclose(weight.grad, other.grad, atol=1e-6), name
     layer = one.model.alignment_layer
-    assert layer._recorded is None
+    assert layer.recorded is None
     plain = objective(0.0)
     plain(*batch()).loss.backward()
     d_k, before = layer.shape.d_k, plain.model.alignment_layer.q.weight.grad

@@ -7,7 +7,7 @@ import torch
 from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 
 from dstransformer.model import Transformer
-from dstransformer.model.objective import zero_residual_branches
+from dstransformer.model.loss import zero_residual_branches
 from dstransformer.model.transformer import PackedAttention
 
 

@@ -10,7 +10,7 @@ from support.models.packed import VOCAB, model_loss, tiny_config
 from torch import Tensor
 
 from dstransformer.model import Transformer
-from dstransformer.model.objective import recompute
+from dstransformer.model.loss import recompute
 from dstransformer.model.ops import int8_values
 
 BIASED = {"norm": "pre", "positions": "learned", "max_positions": 20, "tie_embeddings": "none", "output_bias": True}

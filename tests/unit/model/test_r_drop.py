@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from dstransformer.data.packing import Packing
 from dstransformer.model import Transformer
 from dstransformer.model import loss as loss_module
-from dstransformer.model.loss import r_drop_cross_entropy, smoothed_cross_entropy
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective, r_drop_cross_entropy, smoothed_cross_entropy
 
 TOKENS, WIDTH, ROWS = 150, 32, 40
 ALPHA, EPSILON = 5.0, 0.1

@@ -10,7 +10,6 @@ import torch
 from support.models.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
 from torch import Tensor, nn
 
-from dstransformer.data import BOS_ID
 from dstransformer.model import Transformer
 from dstransformer.model.incremental import IncrementalDecoder
 
@@ -121,22 +120,6 @@ def test_packed_equals_one_sentence_at_a_time() -> None:
     model = Transformer(tiny_config(d_k=6, d_v=10), VOCAB).eval()
     alone = torch.cat([model_logits(model, [pair]) for pair in pairs])
     torch.testing.assert_close(model_logits(model, pairs), alone, rtol=1e-5, atol=1e-5)
-
-
-def test_a_model_may_not_read_the_ends_of_sentences() -> None:
-    """Which is as if they were not there; a sentence that is nothing else keeps its end."""
-    pairs = draw_pairs(((5, 7), (2, 3), (9, 2), (1, 4)))
-    torch.manual_seed(1)
-    reads = Transformer(tiny_config(norm="pre"), VOCAB).eval()
-    model = Transformer(tiny_config(norm="pre", source_end=False), VOCAB).eval()
-    model.load_state_dict(reads.state_dict())
-    shorter = [(src[:-1] if len(src) > 1 else src, tgt) for src, tgt in pairs]
-    torch.testing.assert_close(model_logits(model, pairs), model_logits(reads, shorter), rtol=1e-5, atol=1e-5)
-    src, packing = pack([src for src, _ in pairs])
-    steps = IncrementalDecoder(model, src, packing, beam_size=1)
-    found = steps.step(torch.full((4,), BOS_ID), torch.arange(4))
-    starts = [(src, torch.tensor([BOS_ID])) for src, _ in pairs]
-    torch.testing.assert_close(found, model_logits(model, starts), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

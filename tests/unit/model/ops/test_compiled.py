@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 
 from dstransformer.model import Transformer, ops
-from dstransformer.model.objective import Objective, recompute
+from dstransformer.model.loss import Objective, recompute
 from dstransformer.model.ops import dispatch, reference
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dstransformer.config import ModelConfig
 from dstransformer.model import Transformer
-from dstransformer.model.objective import Objective
+from dstransformer.model.loss import Objective
 from dstransformer.model.ops import Backend, varlen
 
 #: As many tokens as rows, because a GPU has no filler.
