@@ -1,4 +1,4 @@
-"""Durable files: written atomically, flushed to disk, hashed and locked."""
+"""Durable files: written atomically, flushed to disk, hashed and locked; and what to do while a disk fails."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ import platform
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from filelock import FileLock, Timeout
 
 from dstransformer.errors import DataError, StorageError, UnreadableError, UserError, shown
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: What to do on a full disk while training.
 RESUME_ADVICE = (
@@ -29,6 +34,9 @@ RESUME_ADVICE = (
 
 #: What to do on a full disk while a training waits for it.
 ROOM_ADVICE = "make room"
+
+#: Maximum tries for something that must be written.
+MAX_TRIES = 5
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: A file is missing, of another kind, or larger than ``read_bounded`` accepts. Reading it again does not help.
@@ -331,3 +339,93 @@ def _owner(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
     return "unknown"
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Tries to write or read something several times, if the program cannot continue without it.
+
+    Attributes:
+        seconds: Seconds between two tries.
+        wait: Waits for a number of seconds. An error of it, such as that the program is to stop, ends the tries.
+        on_failure: Called with the name of what failed, the error, and the number of tries left.
+    """
+
+    seconds: float
+    wait: Callable[[float], None]
+    on_failure: Callable[[str, StorageError, int], None]
+
+    def run(self, what: str, attempt: Callable[[], T]) -> T:
+        """Call a function until it succeeds; returns what it returns.
+
+        Args:
+            what: What it writes or reads, for messages: ``the last checkpoint``.
+            attempt: The function; raises StorageError if the disk refuses.
+
+        Raises:
+            StorageError: ``attempt`` failed :data:`MAX_TRIES` times.
+        """
+        for left in reversed(range(MAX_TRIES)):
+            try:
+                return attempt()
+            except StorageError as error:
+                self.on_failure(what, error, left)
+                if not left:
+                    failure = StorageError(f"{what} could not be saved, in {MAX_TRIES} tries: {error}")
+                    failure.shared = error.shared
+                    raise failure from error
+                self.wait(self.seconds)
+        raise AssertionError  # the last try returns or raises
+
+
+class Backlog(Generic[T]):
+    """Lines of a file, to write in order. Those that the disk refuses stay in memory, and go ahead of the next one.
+
+    A warning is logged when the disk begins to refuse them, and when it accepts them again. Several threads may use it.
+
+    Args:
+        path: The file, for messages.
+        write: Writes the lines given to it, all or none; raises OSError if the disk refuses. It is called without any
+            by :meth:`flush` on an empty backlog.
+    """
+
+    def __init__(self, path: Path, write: Callable[[Sequence[T]], None]) -> None:
+        self._path = path
+        self._write = write
+        self._waiting: list[T] = []
+        self._refused = False
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        """The number of lines that wait for the disk."""
+        return len(self._waiting)
+
+    def waiting(self) -> tuple[T, ...]:
+        """The lines that wait for the disk, oldest first."""
+        with self._lock:
+            return tuple(self._waiting)
+
+    def add(self, line: T) -> None:
+        """Write a line, after those that wait."""
+        with self._lock:
+            self._waiting.append(line)
+            self.flush()
+
+    def flush(self) -> OSError | None:
+        """Write the lines that wait. Returns what prevents it, if anything."""
+        with self._lock:
+            try:
+                self._write(self._waiting)
+            except OSError as error:
+                if not self._refused:
+                    reason = error.strerror or error
+                    logger.warning(
+                        "cannot write %s: %s; training continues, and its lines wait for the disk", self._path, reason
+                    )
+                self._refused = True
+                return error
+            self._waiting.clear()
+            if self._refused:
+                logger.warning("%s is written again, with the lines that waited", self._path)
+            self._refused = False
+            return None

@@ -12,10 +12,9 @@ from typing import Any
 
 from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
-from dstransformer.io.files import append_whole, replacing
+from dstransformer.io.files import Backlog, append_whole, replacing
 from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
 from dstransformer.io.products import kind_of
-from dstransformer.io.retry import Backlog
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
@@ -53,7 +52,7 @@ class MetricsLog(Tracker):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._backlog: Backlog[str] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
+        self._backlog: Backlog[str] = Backlog(path, self._append)
         self._resume_step: int | None = None  # lines of later steps are still to be removed
         self._exists = False  # whether it was written here; if it is missing later, so is its disk
 
@@ -124,13 +123,6 @@ class MetricsLog(Tracker):
         if lines:
             append_whole(self._path, "".join(lines), create=not self._exists)
             self._exists = True
-
-    def _warn_of_refusal(self, error: OSError) -> None:
-        what = f"cannot write {self._path}: {error.strerror or error}"
-        logger.warning("%s; training continues, and its lines wait for the disk", what)
-
-    def _warn_of_recovery(self) -> None:
-        logger.warning("%s is written again, with the lines that waited", self._path)
 
 
 def first_time(path: Path) -> float | None:

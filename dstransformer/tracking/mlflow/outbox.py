@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dstransformer.errors import DataError
-from dstransformer.io.files import append_whole, replacing
+from dstransformer.io.files import Backlog, append_whole, replacing
 from dstransformer.io.json_text import JsonError, parse_json, read_json
-from dstransformer.io.retry import Backlog
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +88,7 @@ class Outbox:
         self._exists = False  # whether it was written here; if it is missing later, so is its disk
         self._is_checked = False
         self._loaded: _Cursor | None = None
-        self._backlog: Backlog[Record] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
+        self._backlog: Backlog[Record] = Backlog(self._path, self._append)
         self._tried: dict[int, tuple[Record, bool]] = {}  # records sent from memory, by id, and whether accepted
         #: Damaged lines that were skipped so far.
         self.damaged = 0
@@ -312,13 +311,6 @@ class Outbox:
         if not self._is_checked:
             next(self._lines(0), None)
             self._is_checked = True
-
-    def _warn_of_refusal(self, error: OSError) -> None:
-        what = f"cannot write tracking records to {self._folder}: {error.strerror or error}"
-        logger.warning("%s; training continues, and they are held in memory", what)
-
-    def _warn_of_recovery(self) -> None:
-        logger.warning("tracking records are written to %s again", self._folder)
 
 
 def _is_header(path: Path, record: Record | None) -> bool:

@@ -190,8 +190,8 @@ def test_records_wait_in_memory_while_the_disk_is_full(tmp_path: Path, caplog: p
     assert outbox.held == 0
     assert send(Outbox(tmp_path)) == ["start", "metrics", "tags", "metrics"]
     assert [record.getMessage() for record in caplog.records] == [
-        f"cannot write tracking records to {tmp_path}: File too large; training continues, and they are held in memory",
-        f"tracking records are written to {tmp_path} again",
+        f"cannot write {tmp_path / OUTBOX_NAME}: File too large; training continues, and its lines wait for the disk",
+        f"{tmp_path / OUTBOX_NAME} is written again, with the lines that waited",
     ]
 
 
