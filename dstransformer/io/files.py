@@ -14,7 +14,7 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -242,36 +242,30 @@ def replace_folder(
         UserError: Another process writes the folder, or has written it although ``overwrite`` is false.
         StorageError: The folder cannot be written.
     """
-    place = Path(os.path.realpath(target))  # a link stays
-    with storage_errors(target, full=full):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock = place.with_name(f".{place.name}.lock")
-        with hold_lock(lock, f"another process writes {target} ({{owner}}): wait for it, or choose another folder"):
-            old = place.with_name(f".{place.name}.old")
-            if old.exists() and not place.exists():  # a process was killed between the two renames below
-                old.rename(place)
-            if not overwrite and place.is_dir() and any(place.iterdir()):
-                raise UserError(f"{target} already exists: choose another folder, or replace it with --overwrite")
-            _replace_folder(place, write, full)
-
-
-def _replace_folder(target: Path, write: Callable[[Path], None], full: str) -> None:
-    aside, old = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.old")
-    with storage_errors(target, full=full):
-        for stale in (aside, old):
+    folder = Path(os.path.realpath(target))  # a link stays
+    partial, old = folder.with_name(f".{folder.name}.partial"), folder.with_name(f".{folder.name}.old")
+    busy = f"another process writes {target} ({{owner}}): wait for it, or choose another folder"
+    with storage_errors(target, full=full), ExitStack() as lock:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.enter_context(hold_lock(folder.with_name(f".{folder.name}.lock"), busy))
+        if old.exists() and not folder.exists():  # a process was killed between the two renames below
+            old.rename(folder)
+        if not overwrite and folder.is_dir() and any(folder.iterdir()):
+            raise UserError(f"{target} already exists: choose another folder, or replace it with --overwrite")
+        for stale in (partial, old):
             if stale.exists():
                 shutil.rmtree(stale)
         try:
-            write(aside)
-            sync_tree(aside)
-            if target.exists():
-                target.rename(old)
-            aside.rename(target)
-            sync(target.parent)
+            write(partial)
+            sync_tree(partial)
+            if folder.exists():
+                folder.rename(old)
+            partial.rename(folder)
+            sync(folder.parent)
         finally:
-            if old.exists() and not target.exists():
-                old.rename(target)
-            for stale in (aside, old):
+            if old.exists() and not folder.exists():
+                old.rename(folder)
+            for stale in (partial, old):
                 shutil.rmtree(stale, ignore_errors=True)
 
 

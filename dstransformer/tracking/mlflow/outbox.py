@@ -90,8 +90,6 @@ class Outbox:
         self._loaded: _Cursor | None = None
         self._backlog: Backlog[Record] = Backlog(self._path, self._append)
         self._tried: dict[int, tuple[Record, bool]] = {}  # records sent from memory, by id, and whether accepted
-        #: Damaged lines that were skipped so far.
-        self.damaged = 0
 
     def put(self, record: Record) -> None:
         """Append a record.
@@ -154,7 +152,6 @@ class Outbox:
                 lines = []
             if line.record is None:  # the line stays in the file
                 logger.warning("%s is damaged at byte %d: this tracking record is not sent", self._path, line.offset)
-                self.damaged += 1
                 self._move_cursor(line.end)
             elif line.record["op"] == "metrics":
                 lines.append(line)

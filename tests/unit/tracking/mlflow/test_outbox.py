@@ -91,9 +91,8 @@ def test_a_damaged_line_is_skipped_and_kept(tmp_path: Path, caplog: pytest.LogCa
     (tmp_path / OUTBOX_NAME).write_bytes(b"".join(line + b"\n" for line in lines))
     assert send(outbox) == ["start", "finish"]
     assert caplog.text.count("is damaged at byte") == 1
-    assert (outbox.damaged, outbox.count_damaged()) == (1, 1), "it is kept"
+    assert outbox.count_damaged() == 1, "it is kept"
     assert send(outbox) == []
-    assert outbox.damaged == 1
 
 
 def test_a_line_that_a_crash_cut_off_was_never_a_record(tmp_path: Path) -> None:
