@@ -62,16 +62,12 @@ def storage_errors(path: Path | str, *, full: str = RESUME_ADVICE) -> Iterator[N
     except (BrokenPipeError, BlockingIOError):  # not from the file system
         raise
     except OSError as error:
-        place = (error.filename if os.path.isdir(path) else None) or path  # noqa: PTH112  # Path.is_dir may raise
-        number = _number(error)
+        file = (error.filename if os.path.isdir(path) else None) or path  # noqa: PTH112  # Path.is_dir may raise
+        number = error.errno
+        if number is None and re.search(r"\d+ requested and \d+ written", str(error)):
+            number = errno.ENOSPC  # NumPy's ``tofile`` says how much it wrote, and not why
         reason = os.strerror(number) if number else error
-        raise StorageError(f"cannot write {place}: {reason}; {_advice(number, full)}") from error
-
-
-def _number(error: OSError) -> int | None:
-    """Its ``errno``. NumPy's ``tofile`` says how much it wrote and not why: for lack of room."""
-    is_short = re.search(r"\d+ requested and \d+ written", str(error)) is not None
-    return errno.ENOSPC if error.errno is None and is_short else error.errno
+        raise StorageError(f"cannot write {file}: {reason}; {_advice(number, full)}") from error
 
 
 def _advice(number: int | None, full: str) -> str:
@@ -133,10 +129,9 @@ def path_inside(folder: Path, name: str) -> Path:
         DataError: The name, or a link in its path or below it, leads out of the folder.
     """
     path, root = folder / name, os.path.realpath(folder)
-    if all(map(is_plain_name, name.split("/"))):
-        places = [path, *path.rglob("*")]
-        if all(Path(os.path.realpath(place)).is_relative_to(root) for place in places):
-            return path
+    is_plain = all(map(is_plain_name, name.split("/")))
+    if is_plain and all(Path(os.path.realpath(entry)).is_relative_to(root) for entry in (path, *path.rglob("*"))):
+        return path
     raise DataError(f"a record in {folder} names {shown(name)}, which leads out of that folder: remove the record")
 
 
@@ -164,8 +159,8 @@ def write_durably(path: Path, content: str | bytes | memoryview) -> None:
 
 def replace_file(path: Path, content: str | bytes) -> None:
     """Replace a file atomically: a reader sees the old content or the new, never a mixture."""
-    with replacing(path) as aside:
-        write_durably(aside, content)
+    with replacing(path) as partial:
+        write_durably(partial, content)
 
 
 def move_to_new(path: Path, target: Path) -> None:
@@ -190,13 +185,8 @@ def move_to_new(path: Path, target: Path) -> None:
 def append_whole(path: Path, text: str, *, create: bool = True) -> None:
     """Append text to a file as UTF-8. If the disk is full, nothing is appended.
 
-    Args:
-        path: The file.
-        text: The text.
-        create: Whether to create the file if it does not exist.
-
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written, or does not exist and ``create`` is false.
     """
     data = text.encode()
     flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if create else 0)
@@ -215,13 +205,13 @@ def append_whole(path: Path, text: str, *, create: bool = True) -> None:
 @contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a path to write to, which replaces ``path`` if the block ends without an error."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        yield aside
-        aside.replace(path)
+        yield partial
+        partial.replace(path)
     except BaseException:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         raise
     if durable:
         sync(path.parent)

@@ -55,12 +55,9 @@ _IGNORED = ("lost+found", "*.log", "*.out", "*.err", RUN_LOCK, _PROBE, f".{MARKE
 
 
 def write_marker(folder: Path, kind: Kind, **more: object) -> None:
-    """Write ``dst.json``, atomically: the folder is of this kind, in its newest format.
+    """Write ``dst.json``, atomically: the folder, which must exist, is of this kind, in its newest format.
 
-    Args:
-        folder: The folder; must exist.
-        kind: Its kind.
-        more: What it states besides, such as the ``tool`` that an export is for.
+    It states ``more`` besides, such as the ``tool`` that an export is for.
 
     Raises:
         OSError: The file cannot be written.
@@ -100,15 +97,9 @@ def export_tool(folder: Path) -> str | None:
 
 
 def check_kind(folder: Path, kind: Kind, advice: str = "") -> dict[str, Any]:
-    """Check that a folder is of a kind, and of a format that this package reads.
+    """Check that a folder is of a kind, and of a format that this package reads. Returns what its ``dst.json`` has.
 
-    Args:
-        folder: The folder.
-        kind: What it must be.
-        advice: What to do if it is something else, if the caller does not say it.
-
-    Returns:
-        The content of its ``dst.json``.
+    The message ends with ``advice``, on what to do about something else.
 
     Raises:
         DataError: It is something else, its ``dst.json`` is damaged, or a newer version wrote it.
@@ -180,10 +171,7 @@ def check_text_output(path: Path) -> None:
 
 
 def check_run_folder(run: Path) -> None:
-    """Check that a run may write into a folder.
-
-    Args:
-        run: The folder given with ``--run``; need not exist.
+    """Check that a run may write into the folder given with ``--run``, which need not exist.
 
     Raises:
         ConfigError: The path is or contains a file, the folder holds something other than a run, or it is part of a

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -32,8 +31,8 @@ def supported_versions() -> dict[str, SpecifierSet]:
         python = distribution(PROJECT).metadata["Requires-Python"]
     except PackageNotFoundError:
         return {}
-    found = {requirement.name.lower(): requirement.specifier for requirement, _ in _requirements()}
-    return {"python": SpecifierSet(str(python or "")), **found}
+    packages = {requirement.name.lower(): requirement.specifier for requirement, _ in _requirements()}
+    return {"python": SpecifierSet(str(python or "")), **packages}
 
 
 def how_to_install(module: str) -> str | None:
@@ -74,14 +73,15 @@ def installed_extras() -> dict[str, bool]:
     """Whether all packages of an extra are installed, in versions that it takes, by the name of the extra."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found: dict[str, bool] = {}
+    installed: dict[str, bool] = {}
     for requirement, extra in _requirements():
-        with suppress(PackageNotFoundError):
+        try:
             fits = requirement.specifier.contains(version(requirement.name), prereleases=True)
-            found[extra] = found.get(extra, True) and fits
-            continue
-        found[extra] = False
-    return {extra: fits for extra, fits in found.items() if extra}
+        except PackageNotFoundError:
+            fits = False
+        installed[extra] = installed.get(extra, True) and fits
+    installed.pop("", None)
+    return installed
 
 
 def _requirements() -> Iterator[tuple[Requirement, str]]:

@@ -24,10 +24,7 @@ _MAKE_KEY = "make one: openssl ecparam -name prime256v1 -genkey -noout -out KEY.
 
 
 class Signer:
-    """Signs folders with a private key.
-
-    Args:
-        key: The file with the key, in PEM format.
+    """Signs folders with a private key, from a file in PEM format.
 
     Raises:
         UserError: ``model-signing`` is not installed, or the file is not such a key, or needs a password.
@@ -51,9 +48,7 @@ class Signer:
 def verify_signature(folder: Path, key: Path) -> None:
     """Check the signature of a folder: every file is as it was signed, none was added, and none is missing.
 
-    Args:
-        folder: The folder.
-        key: The file with the public key, in PEM format.
+    The public key is in a file in PEM format.
 
     Raises:
         UserError: ``model-signing`` is not installed, or the file is not such a key.

@@ -287,14 +287,9 @@ class _Output:
 
 
 def check_output_file(path: str | Path, inputs: Iterable[str | Path | int] = ()) -> Path:
-    """Check that a text file can be created or replaced at a path.
+    """Check that a text file can be created or replaced at a path. Returns it; of a link, the file that it points to.
 
-    Args:
-        path: The file.
-        inputs: Files, or their open descriptors, that are never replaced.
-
-    Returns:
-        The file that is written: of a link, the file that it points to.
+    ``inputs`` are files, or their open descriptors, that are never replaced.
 
     Raises:
         UserError: The file is an input, or would be part of a corpus, a checkpoint, a bundle or a run.

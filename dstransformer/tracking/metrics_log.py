@@ -77,8 +77,8 @@ class MetricsLog(Tracker):
                 self._write("rollback", event.step, event.to_json())
             case CheckpointSaved(path, sha256, step, score):
                 run = self._path.parent  # which may be moved
-                place = path.relative_to(run) if path.is_relative_to(run) else path
-                self._write("checkpoint", step, {"path": str(place), "sha256": sha256, "score": score})
+                relative = path.relative_to(run) if path.is_relative_to(run) else path
+                self._write("checkpoint", step, {"path": str(relative), "sha256": sha256, "score": score})
             case SaveFailed(step, what, reason):
                 self._write("unsaved", step, {"what": what, "reason": reason})
             case BundleSaved(_, step, evaluations):
@@ -144,12 +144,8 @@ def _times(path: Path) -> Iterator[float]:
 def read_records(path: Path, *, skip_damaged: bool) -> Iterator[MetricsLine]:
     """Read the lines of the file. An incomplete last line is ignored: it is being written, or a crash truncated it.
 
-    Args:
-        path: The file.
-        skip_damaged: Ignore damaged lines.
-
     Raises:
-        DataError: A line is not a JSON object with a kind and a step.
+        DataError: A line is not a JSON object with a kind and a step, and ``skip_damaged`` is false.
         OSError: The file cannot be read.
     """
     for number, line in enumerate(_iter_lines(path), 1):
@@ -168,12 +164,11 @@ def is_finished(run: Path) -> bool:
     if kind_of(run / "bundle") != "bundle":
         return False
     try:
-        last = None
-        for record in read_records(run / METRICS_NAME, skip_damaged=True):
-            last = last if record["kind"] == "unsaved" else record  # lines that could not be written for a while
+        kinds = [record["kind"] for record in read_records(run / METRICS_NAME, skip_damaged=True)]
     except OSError:
         return False
-    return last is not None and last["kind"].startswith("final_")
+    saved = [kind for kind in kinds if kind != "unsaved"]  # which tells of what could not be written for a while
+    return bool(saved) and saved[-1].startswith("final_")
 
 
 def _parse(line: str) -> MetricsLine | None:

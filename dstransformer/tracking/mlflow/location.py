@@ -40,13 +40,7 @@ _REVISIONS = re.compile(r"^(down_)?revision\b[^=\n]*=(.*)", re.MULTILINE)  # in 
 
 @dataclass(frozen=True)
 class TrackingState:
-    """The MLflow store and experiment of a run folder.
-
-    Attributes:
-        tracking_uri: Address of the store.
-        experiment: Name of the MLflow experiment.
-        run_id: The MLflow run ID; None until the store has created the run.
-    """
+    """The MLflow store and experiment of a run folder. ``run_id`` is None until the store has created the run."""
 
     tracking_uri: str
     experiment: str

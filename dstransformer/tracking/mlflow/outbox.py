@@ -44,12 +44,7 @@ def unix_ms() -> int:
 
 @dataclass
 class _Cursor:
-    """How far the outbox was sent.
-
-    Attributes:
-        offset: Every record before this byte of the file was sent or refused.
-        refused: Where the refused records begin.
-    """
+    """Every record before the byte ``offset`` of the file was sent, or refused, and begins at one of ``refused``."""
 
     offset: int = 0
     refused: set[int] = field(default_factory=set)
@@ -131,10 +126,8 @@ class Outbox:
     def batches(self, *, retry_refused: bool = True) -> Iterator[RecordBatch]:
         """Read the records to send, oldest first, merging consecutive metrics up to ``METRICS_PER_BATCH`` values.
 
-        Call :meth:`mark_sent` or :meth:`mark_refused` on a batch before taking the next one.
-
-        Args:
-            retry_refused: Also read the records that the store refused before.
+        Call :meth:`mark_sent` or :meth:`mark_refused` on a batch before taking the next one. Those that the store
+        refused before are read again if ``retry_refused`` is true.
 
         Raises:
             DataError: The outbox has a newer format.

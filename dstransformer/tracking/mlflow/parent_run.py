@@ -27,9 +27,7 @@ logger = logging.getLogger(__name__)
 def parent_tags(tracking_uri: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The tag that shows a run below the one that ``MLFLOW_RUN_ID`` names; empty without one.
 
-    Args:
-        tracking_uri: The store of the run. A parent in another store, by ``MLFLOW_TRACKING_URI``, is only a warning.
-        environment: The environment variables.
+    A parent in another store than the run, by ``MLFLOW_TRACKING_URI``, is only a warning.
     """
     run_id, store = environment.get("MLFLOW_RUN_ID"), environment.get("MLFLOW_TRACKING_URI", "")
     is_same = is_same_store(store, tracking_uri)
@@ -55,11 +53,11 @@ def open_group(
         Its ID, ``known`` or new; None or ``known``, after a warning, if the store does not accept it.
     """
     with _client(tracking_uri) as client:
-        found = client.get_experiment_by_name(experiment)
-        place = found.experiment_id if found else client.create_experiment(experiment, artifact_location(tracking_uri))
-        if known is None or not client.search_runs([place], f"attributes.run_id = '{known}'", max_results=1):
+        stored, location = client.get_experiment_by_name(experiment), artifact_location(tracking_uri)
+        number = stored.experiment_id if stored else client.create_experiment(experiment, location)
+        if known is None or not client.search_runs([number], f"attributes.run_id = '{known}'", max_results=1):
             tags = {"mlflow.source.name": source, **parent_tags(tracking_uri)}
-            known = str(client.create_run(place, tags=tags, run_name=name).info.run_id)
+            known = str(client.create_run(number, tags=tags, run_name=name).info.run_id)
             for key, value in params.items():
                 client.log_param(known, key, value)
         client.update_run(known, status="RUNNING")

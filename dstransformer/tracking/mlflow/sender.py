@@ -67,10 +67,7 @@ class Sender:
         return None if self._store is None else self._store.page
 
     def send(self, *, retry_refused: bool = True) -> None:
-        """Send the pending records.
-
-        Args:
-            retry_refused: Also send records that the store refused before.
+        """Send the pending records, those that the store refused before only if ``retry_refused`` is true.
 
         Raises:
             StoreUnreachableError: The store does not respond, or cannot write, for example because its disk is full.
