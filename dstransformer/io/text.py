@@ -63,9 +63,8 @@ def iter_text(file: BufferedReader, name: str, *, ends: bool = False) -> Iterato
             names the line.
     """
     lines = decompressed(file)
-    for line in _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name, ends):
-        if line is not None:
-            yield line
+    decoded = _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name, ends)
+    yield from (line for line in decoded if line is not None)
 
 
 def iter_arriving(descriptor: int, name: str, *, ends: bool = False) -> Iterator[str | None]:

@@ -95,8 +95,7 @@ class MetricsLog(Tracker):
         Raises:
             OSError: They cannot be written.
         """
-        error = self._backlog.flush()
-        if error is not None:
+        if error := self._backlog.flush():
             raise error
 
     def _write_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
@@ -184,11 +183,8 @@ def _parse(line: str) -> MetricsLine | None:
 
 def _lines_until(path: Path, last_step: int) -> Iterator[str]:
     for line in _iter_lines(path):
-        try:
-            step = parse_json(line, nan=True)["step"]
-        except (JsonError, TypeError, KeyError):
-            continue
-        if isinstance(step, int) and step <= last_step:
+        record = _parse(line)
+        if record is not None and record["step"] <= last_step:
             yield line.rstrip("\n") + "\n"
 
 

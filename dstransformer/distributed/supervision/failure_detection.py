@@ -15,6 +15,9 @@ FAILED = "an error of its own"
 #: The phase of a process that left the run as all others do. It is no longer watched.
 LEFT = "the end"
 
+#: What is wrong with the ranks to blame, see :class:`Verdict`.
+Blame = Literal["failed", "hung", "silent", "died", "connection"]
+
 #: Maximum number of ranks that a message names; it counts the rest.
 _MAX_NAMED = 8
 
@@ -58,7 +61,7 @@ class Verdict(NamedTuple):
         text: One line that names them, and says where all were.
     """
 
-    cause: Literal["failed", "hung", "silent", "died", "connection"]
+    cause: Blame
     ranks: list[int]
     text: str
 
@@ -171,12 +174,7 @@ def find_hung(known: Mapping[int, Heartbeat], limits: Limits, now: float) -> Ver
     return None
 
 
-def _blame(
-    cause: Literal["failed", "hung", "silent", "died", "connection"],
-    ranks: list[int],
-    what: str,
-    known: Mapping[int, Heartbeat],
-) -> Verdict:
+def _blame(cause: Blame, ranks: list[int], what: str, known: Mapping[int, Heartbeat]) -> Verdict:
     """The verdict on ranks that have done ``what``."""
     has = "has" if len(ranks) == 1 else "have"
     return Verdict(cause, ranks, f"{name_ranks(ranks, known)} {has} {what}; {describe(known)}")

@@ -189,19 +189,15 @@ class HeartbeatMonitor:
                 self._end(self._blame_rank0("silent", what))
                 return
 
-    def _reset_after_suspension(self, now: float) -> None:
-        """If this process did not run, or waited for the store, for long: restart the limits of the others."""
-        if now - self._round > 3 * self._limits.interval:
-            self._began = now
-            for rank, heartbeat in self._known.items():
-                self._known[rank] = heartbeat._replace(last_heartbeat=now, last_progress=now)
-
     def _find_failure(self) -> Verdict | None:
         """On rank 0, look for a failure of any process; on other ranks, of rank 0. Returns None or a verdict."""
         everyone = range(self._world_size)
         self._read([0, self._rank] if self._rank else everyone)
         now = time.monotonic()
-        self._reset_after_suspension(now)
+        if now - self._round > 3 * self._limits.interval:  # this process did not run, or waited for the store, for long
+            self._began = now
+            for rank, heartbeat in self._known.items():
+                self._known[rank] = heartbeat._replace(last_heartbeat=now, last_progress=now)
         if self._rank:
             return find_dead(self._known, [0], self._limits, now, self._began)
         gone = find_dead(self._known, everyone, self._limits, now, self._began)

@@ -17,12 +17,13 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from logging.handlers import MemoryHandler, RotatingFileHandler
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel
 
 from dstransformer import __version__
 from dstransformer.distributed.launcher import Processes, launcher_name
+from dstransformer.distributed.supervision.failure_detection import Blame
 from dstransformer.errors import DstError, PeerError, StorageError
 from dstransformer.io.files import move_to_new, replace_file, storage_errors, write_durably
 from dstransformer.io.json_text import read_record
@@ -40,12 +41,9 @@ TRACE_PREFIX = "trace_rank_"
 END_NAME, START_NAME = "end.json", "start.json"
 
 #: Causes for which supervision ends a run, see ``failure_detection.Verdict``.
-VERDICTS = ("failed", "hung", "silent", "died", "connection")
+VERDICTS = get_args(Blame)
 
-Cause = Literal[
-    "finished", "stopped", "interrupted", "memory", "full disk", "disk", "error", "bug",
-    "failed", "hung", "silent", "died", "connection",
-]  # fmt: skip
+Cause = Literal["finished", "stopped", "interrupted", "memory", "full disk", "disk", "error", "bug", Blame]
 
 #: Collectives of each process that the flight recorder keeps.
 _COLLECTIVES = 2000

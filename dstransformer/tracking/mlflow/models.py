@@ -49,20 +49,9 @@ LOADER_MODULE = "dstransformer.exchange.pyfunc"
 
 #: What the loader and the model import. This package itself is not on an index: its code travels with the model.
 REQUIREMENTS = (
-    "mlflow",
-    "torch",
-    "numpy",
-    "pandas",
-    "sentencepiece",
-    "safetensors",
-    "pydantic",
-    "PyYAML",
-    "pyarrow",
-    "psutil",
-    "filelock",
-    "langcodes",
-    "fonttools",
-)
+    "mlflow", "torch", "numpy", "pandas", "sentencepiece", "safetensors", "pydantic", "PyYAML", "pyarrow", "psutil",
+    "filelock", "langcodes", "fonttools",
+)  # fmt: skip
 
 _EXAMPLE = "A sentence."
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from dstransformer.errors import DataError
 from dstransformer.io.files import Backlog, append_whole, replacing
@@ -126,8 +126,8 @@ class Outbox:
     def batches(self, *, retry_refused: bool = True) -> Iterator[RecordBatch]:
         """Read the records to send, oldest first, merging consecutive metrics up to ``METRICS_PER_BATCH`` values.
 
-        Call :meth:`mark_sent` or :meth:`mark_refused` on a batch before taking the next one. Those that the store
-        refused before are read again if ``retry_refused`` is true.
+        Call :meth:`mark` on a batch before taking the next one. Records that the store refused before are read again if
+        ``retry_refused`` is true.
 
         Raises:
             DataError: The outbox has a newer format.
@@ -155,21 +155,13 @@ class Outbox:
         for record in self._held():
             yield RecordBatch(record)
 
-    def mark_sent(self, batch: RecordBatch) -> None:
-        """Note that a batch was sent."""
+    def mark(self, batch: RecordBatch, *, accepted: bool) -> None:
+        """Note whether the store accepted a batch. A held record that it refused is sent again from the file."""
         if not batch.offsets:
-            self._tried[id(batch.record)] = (batch.record, True)
+            self._tried[id(batch.record)] = (batch.record, accepted)
             return
-        cursor = self._cursor()
-        cursor.refused.difference_update(batch.offsets)
-        self._move_cursor(batch.end)
-
-    def mark_refused(self, batch: RecordBatch) -> None:
-        """Note that the store refused a batch. A held record is sent again once it is in the file."""
-        if not batch.offsets:
-            self._tried[id(batch.record)] = (batch.record, False)
-            return
-        self._cursor().refused.update(batch.offsets)
+        refused = self._cursor().refused
+        (refused.difference_update if accepted else refused.update)(batch.offsets)
         self._move_cursor(batch.end)
 
     @property
@@ -221,7 +213,14 @@ class Outbox:
             return
         with file:
             header = file.readline()
-            if _is_header(self._path, _parse_record(header)):
+            record = _parse_record(header)
+            if record is not None and record["op"] == _HEADER["op"]:
+                version = record.get("format_version")
+                if version != FORMAT_VERSION:
+                    raise DataError(
+                        f"{self._path} has format version {version}, this program reads version {FORMAT_VERSION}: "
+                        "update dstransformer"
+                    )
                 offset = max(offset, len(header))
             file.seek(offset)
             while (line := file.readline()).endswith(b"\n"):  # the last line may be incomplete
@@ -303,17 +302,6 @@ class Outbox:
             self._is_checked = True
 
 
-def _is_header(path: Path, record: Record | None) -> bool:
-    if record is None or record["op"] != _HEADER["op"]:
-        return False
-    version = record.get("format_version")
-    if version != FORMAT_VERSION:
-        raise DataError(
-            f"{path} has format version {version}, this program reads version {FORMAT_VERSION}: update dstransformer"
-        )
-    return True
-
-
 def _fits(lines: Sequence[_Line], line: _Line) -> bool:
     """Whether a line can join a batch of metrics."""
     if line.record is None or line.record["op"] != "metrics":
@@ -335,31 +323,25 @@ def _end_of_lines(descriptor: int) -> int:
     end = os.fstat(descriptor).st_size
     while end:
         begin = max(0, end - 65536)
-        if (found := os.pread(descriptor, end - begin, begin).rfind(b"\n")) >= 0:
-            return begin + found + 1
+        if (last := os.pread(descriptor, end - begin, begin).rfind(b"\n")) >= 0:
+            return begin + last + 1
         end = begin
     return 0
 
 
-def _parse_record(line: str | bytes) -> Record | None:
-    """Read a line of JSON; None if it is damaged."""
+def _parse_record(line: bytes) -> Record | None:
+    """Read a line of JSON: an object that names its operation, with tags, and metrics as ``[name, value, time, step]``.
+
+    Returns None if it is damaged.
+    """
     try:
-        record = parse_json(line.decode(errors="replace") if isinstance(line, bytes) else line, nan=True)
+        record = parse_json(line.decode(errors="replace"), nan=True)
     except JsonError:
         return None
-    return record if _is_record(record) else None
-
-
-def _is_record(record: object) -> TypeGuard[Record]:
-    """Whether it is an object that names its operation, with tags, and metrics as ``[name, value, time, step]``."""
     if not isinstance(record, dict) or not isinstance(record.get("op"), str):
-        return False
-    if not isinstance(record.get("tags", {}), dict):
-        return False
+        return None
     metrics = record.get("metrics") if record["op"] == "metrics" else []
-    return isinstance(metrics, list) and all(map(_is_metric, metrics))
-
-
-def _is_metric(metric: object) -> bool:
-    kinds = [type(part) for part in metric] if isinstance(metric, list) else []
-    return kinds in ([str, float, int, int], [str, int, int, int])
+    if not isinstance(metrics, list) or not isinstance(record.get("tags", {}), dict):
+        return None
+    kinds = [list(map(type, metric)) if isinstance(metric, list) else [] for metric in metrics]
+    return record if all(kind in ([str, float, int, int], [str, int, int, int]) for kind in kinds) else None

@@ -91,7 +91,15 @@ def model_name(run: RunStart, run_folder: Path) -> str:
 def training_datasets(run: RunStart) -> Iterator[dict[str, Any]]:
     """The corpus, and each of its sources if there are several, as records."""
     manifest, name, path = run.manifest, dataset_name(run), str(run.corpus.absolute())
-    yield {**corpus_dataset(run), "path": path, "profile": _corpus_profile(manifest), "context": "training"}
+    corpus_profile = {
+        "languages": manifest.languages,
+        "vocab_size": manifest.tokenizer.vocab_size,
+        **({} if manifest.src_tokenizer is None else {"src_vocab_size": manifest.src_tokenizer.vocab_size}),
+        "pairs": {name: split.pairs for name, split in manifest.splits.items()},
+        "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
+        "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
+    }
+    yield {**corpus_dataset(run), "path": path, "profile": corpus_profile, "context": "training"}
     if len(manifest.parts) < 2:
         return
     for part, source in zip(manifest.parts, manifest.sources, strict=True):
@@ -128,18 +136,6 @@ def manifest_digest(manifest: Manifest) -> str:
         for shard in info.shards:
             digest.update(f"{split}/{shard.name} {shard.sha256}\n".encode())
     return digest.hexdigest()[:32]
-
-
-def _corpus_profile(manifest: Manifest) -> dict[str, Any]:
-    """The sizes that MLflow shows for a corpus."""
-    return {
-        "languages": manifest.languages,
-        "vocab_size": manifest.tokenizer.vocab_size,
-        **({} if manifest.src_tokenizer is None else {"src_vocab_size": manifest.src_tokenizer.vocab_size}),
-        "pairs": {name: split.pairs for name, split in manifest.splits.items()},
-        "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
-        "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
-    }
 
 
 def _source_profile(part: PartInfo, source: SourceInfo, mixture: Sequence[MixtureStage]) -> dict[str, Any]:

@@ -41,13 +41,7 @@ def open_group(
 ) -> str | None:
     """Create the run of a group, or mark it as running again. Runs started with it in ``MLFLOW_RUN_ID`` are below it.
 
-    Args:
-        tracking_uri: Address of the store.
-        experiment: Name of the experiment.
-        known: Its ID if it was created before.
-        name: Its name.
-        params: Its parameters.
-        source: The command, shown as its source.
+    MLflow shows the command ``source`` as its source. ``known`` is its ID if it was created before.
 
     Returns:
         Its ID, ``known`` or new; None or ``known``, after a warning, if the store does not accept it.
@@ -75,13 +69,7 @@ def close_group(
 ) -> str | None:
     """Replace the description and the files of a group's run, log metrics, and end it.
 
-    Args:
-        tracking_uri: Address of the store.
-        run_id: Its ID.
-        note: The description, in Markdown.
-        files: Files to upload.
-        status: How the group ended; None leaves the run as it is.
-        metrics: Values of the whole group.
+    The description ``note`` is in Markdown. A run of which ``status`` is None has not ended.
 
     Returns:
         How to open its page in MLflow; None, after a warning, if the store does not accept the result.

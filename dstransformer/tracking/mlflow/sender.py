@@ -96,12 +96,12 @@ class Sender:
                 )  # fmt: skip
             self._warned.add(operation)
             self._refused.update(batch.offsets)
-            self.outbox.mark_refused(batch)
+            self.outbox.mark(batch, accepted=False)
             return
         self._warned.discard(operation)
         self.state = store.state
         self.registered = store.registered or self.registered
-        self.outbox.mark_sent(batch)
+        self.outbox.mark(batch, accepted=True)
         self.sent += max(1, len(batch.offsets))
 
     def connect(self) -> MlflowStore:

@@ -166,11 +166,8 @@ def _last_report(run_folder: Path, outbox: Outbox) -> int:
 
 def lacks_end(outbox: Outbox) -> bool:
     """Whether no record of an end follows the last start of a run."""
-    last = None
-    for record in outbox.records():
-        if record["op"] in ("start", "finish", "crash"):
-            last = record["op"]
-    return last == "start"
+    turns = [record["op"] for record in outbox.records() if record["op"] in ("start", "finish", "crash")]
+    return turns[-1:] == ["start"]
 
 
 def last_record_time(outbox: Outbox) -> int:
@@ -185,14 +182,9 @@ def last_record_time(outbox: Outbox) -> int:
 
 
 def find_run(bundle: Path, recorded: str | None) -> Path | None:
-    """The folder of the tracked run that a bundle belongs to.
+    """The folder of the tracked run that contains a bundle, or else the one recorded in the bundle's provenance.
 
-    Args:
-        bundle: The folder of the bundle.
-        recorded: The run folder in the provenance of the bundle, for one that was averaged or copied elsewhere.
-
-    Returns:
-        The run folder that contains the bundle, or the recorded one; None if neither is tracked.
+    A bundle that was averaged or copied elsewhere has the latter. None if neither is tracked.
     """
     folder = bundle.absolute()
     candidates = [folder, *folder.parents, *([] if recorded is None else [Path(recorded)])]
@@ -243,11 +235,7 @@ def logged_evaluations(run_folder: Path) -> list[dict[str, Any]]:
 
 
 def send_evaluations(run_folder: Path, *, wait_seconds: float = 0.0) -> str | None:
-    """Send what :func:`log_evaluation` has recorded.
-
-    Args:
-        run_folder: The run folder.
-        wait_seconds: Seconds to wait for a training that is about to end.
+    """Send what :func:`log_evaluation` has recorded, after waiting for a training that is about to end.
 
     Returns:
         A line that says why MLflow does not have the scores yet; None if it does. A store that is down is not an error:

@@ -186,12 +186,7 @@ class SystemMetrics:
 
     Measures with MLflow's monitor, but not in the monitor's own thread, which ends at the first failed request.
 
-    Args:
-        run_id: The MLflow run.
-        tracking_uri: Address of the store.
-        publish: Receives the metrics.
-        interval: Seconds between two samples.
-        began: When the run began, in Unix seconds; None for now.
+    ``interval`` is the seconds between two samples, ``began`` when the run began, in Unix seconds; None for now.
     """
 
     def __init__(

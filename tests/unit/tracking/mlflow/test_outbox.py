@@ -33,9 +33,9 @@ def send(outbox: Outbox, *, refuse: str = "", retry_refused: bool = True) -> lis
     for batch in outbox.batches(retry_refused=retry_refused):
         tried.append(batch.record["op"])
         if batch.record["op"] == refuse:
-            outbox.mark_refused(batch)
+            outbox.mark(batch, accepted=False)
         else:
-            outbox.mark_sent(batch)
+            outbox.mark(batch, accepted=True)
     return tried
 
 
@@ -263,7 +263,7 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_new_run_starts_with_an_empty_outbox(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
     put(outbox, {"op": "old"})
-    outbox.mark_sent(next(outbox.batches()))
+    outbox.mark(next(outbox.batches()), accepted=True)
     outbox.clear()
     put(outbox, {"op": "start"})
     outbox.clear()
