@@ -15,7 +15,7 @@ from dstransformer.io.requirements import check_installed
 #: Maximum pairs of a text that are looked at.
 MAX_PAIRS = 1000
 
-#: A side with fewer lines or letters is not judged.
+#: A side with fewer lines is not judged by fastText, one with fewer letters not by its script.
 _MIN_LINES, _MIN_LETTERS = 30, 200
 
 #: Bytes of a line that fastText can judge: 20 Latin letters, 7 Chinese characters.
@@ -49,11 +49,11 @@ class Detector:
 
     def __call__(self, text: str, code: str) -> float:
         """The probability that a text is in a language; 0 if three others are more probable."""
-        return max((float(found["score"]) for found in self._detect(text, 3) if found["lang"] == code), default=0.0)
+        return max((float(guess["score"]) for guess in self._detect(text, 3) if guess["lang"] == code), default=0.0)
 
     def scores(self, text: str) -> dict[str, float]:
         """The probability of every language that has one."""
-        return {str(found["lang"]): float(found["score"]) for found in self._detect(text, 200)}
+        return {str(guess["lang"]): float(guess["score"]) for guess in self._detect(text, 200)}
 
 
 @cache
@@ -147,7 +147,7 @@ def _judge_by_fasttext(name: str, src: Sample, tgt: Sample) -> str | None:
             continue
         best = Counter(max(line, key=line.__getitem__, default="") for line in scores)
         own = language(sample.code).fasttext or best.most_common(1)[0][0]
-        share, others = _language_shares(scores, own, enough=1.0)
+        share, others = _language_shares(scores, own, enough=1.0)  # the most probable language only
         other = next(iter(others), "")
         if share < _FEW and others.get(other, 0.0) > _MOST:
             wrong.append(_comparison(sample.code, share, others))
@@ -164,8 +164,8 @@ def _language_shares(
 ) -> tuple[float, dict[str, float]]:
     """The share of the lines in a side's own language, and the shares of all others, the largest first.
 
-    A line is in its most probable language; but in its own if that, or one that fastText confuses with it, has a
-    probability above ``enough``.
+    A line is in its most probable language. It is in its own if the probability of that is above ``enough``, too;
+    languages that fastText confuses count as one.
     """
     related = next((group for group in _RELATED if own in group), {own})
     counts: Counter[str] = Counter()

@@ -65,11 +65,8 @@ def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Itera
 class Progress:
     """Shows the progress of a command that does several tasks.
 
-    As lines: when a task begins, every :data:`INTERVAL` seconds, and when it is done. As bars, which stay on the
+    As lines: when a task begins, every :data:`INTERVAL` seconds, and when it is done. As ``bars``, which stay on the
     screen.
-
-    Args:
-        bars: Whether to draw bars.
 
     Attributes:
         warnings: The warnings so far, without ``warning: ``.

@@ -38,11 +38,7 @@ def supported_versions() -> dict[str, SpecifierSet]:
 def how_to_install(module: str) -> str | None:
     """What to say of a module that is missing: the package, and the command that installs it with its extra.
 
-    Args:
-        module: The name of a module or of a project, such as ``deepspeed.comm``.
-
-    Returns:
-        None if no extra of this package has it.
+    ``module`` names a module, such as ``deepspeed.comm``, or a project. Returns None if no extra has it.
     """
     top = module.partition(".")[0]
     name = _normal(_PROJECTS.get(top.lower(), top))

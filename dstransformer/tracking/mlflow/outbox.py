@@ -160,8 +160,11 @@ class Outbox:
         if not batch.offsets:
             self._tried[id(batch.record)] = (batch.record, accepted)
             return
-        refused = self._cursor().refused
-        (refused.difference_update if accepted else refused.update)(batch.offsets)
+        cursor = self._cursor()
+        if accepted:
+            cursor.refused.difference_update(batch.offsets)
+        else:
+            cursor.refused.update(batch.offsets)
         self._move_cursor(batch.end)
 
     @property
