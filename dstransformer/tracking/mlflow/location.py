@@ -213,13 +213,13 @@ def check_database(address: str) -> None:
     """
     from sqlalchemy import create_engine, inspect, text
 
-    engine, place = create_engine(address), without_secrets(address)
+    engine, shown = create_engine(address), without_secrets(address)
     try:
         with engine.connect() as connection:
             tables = inspect(connection).get_table_names()
             if "alembic_version" not in tables:
                 if tables:
-                    raise UnusableStoreError(f"{place} is another program's database: name another with tracking.uri")
+                    raise UnusableStoreError(f"{shown} is another program's database: name another with tracking.uri")
                 return
             stored = set(connection.scalars(text("SELECT version_num FROM alembic_version")))
     finally:
@@ -229,11 +229,11 @@ def check_database(address: str) -> None:
         return
     if known.issuperset(stored):
         age = "an older"
-        advice = f"stop all programs that use it, back it up, and run `mlflow db upgrade {shell_word(place)}`"
+        advice = f"stop all programs that use it, back it up, and run `mlflow db upgrade {shell_word(shown)}`"
     else:
         age, advice = "a newer", "install that version, or name another database with tracking.uri"
     raise UnusableStoreError(
-        f"{place} has the schema of {age} MLflow than {version('mlflow')}: {advice} (guide: tracking, Upgrading MLflow)"
+        f"{shown} has the schema of {age} MLflow than {version('mlflow')}: {advice} (guide: tracking, Upgrading MLflow)"
     )
 
 
