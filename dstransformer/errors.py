@@ -121,12 +121,7 @@ def without_secrets(text: str) -> str:
 
 
 def check_format_version(version: object, newest: int, path: object) -> None:
-    """Check that this package can read a file's format version.
-
-    Args:
-        version: The format version stated in the file.
-        newest: The newest format version this package reads. It also reads all earlier ones.
-        path: The file, for the message.
+    """Check that this package, which reads all format versions up to ``newest``, can read that of a file.
 
     Raises:
         NewerFormatError: The version is newer than ``newest``.

@@ -161,7 +161,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Ca
 @pytest.fixture(scope="session")
 def empty_store(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A new MLflow database for tests to copy, as creating one takes seconds."""
-    from dstransformer.tracking.mlflow.database import create_sqlite
+    from dstransformer.tracking.mlflow.location import create_sqlite
 
     return shared_folder("mlflow-store", lambda folder: create_sqlite(folder / "mlflow.db")) / "mlflow.db"
 

@@ -86,9 +86,9 @@ def run_guarded(
     except MemoryError:
         say(f"{program}: error: there is not enough memory")
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
+        file = f"{error.filename}: " if error.filename else ""
         advice = "; raise `ulimit -n`" if error.errno == errno.EMFILE else ""
-        failure = StorageError(f"{place}{error.strerror or error}{advice}")
+        failure = StorageError(f"{file}{error.strerror or error}{advice}")
         _report_error(program, failure, reports_errors=True, cause=error)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError):

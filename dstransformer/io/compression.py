@@ -39,10 +39,7 @@ def format_of(beginning: bytes) -> str | None:
 
 
 class Unpacker:
-    """Unpacks data as they arrive: all parts, one after the other. The last must be complete.
-
-    Args:
-        kind: The format, from :func:`format_of`.
+    """Unpacks data of a :func:`format_of` as they arrive: all parts, one after the other. The last must be complete.
 
     Raises:
         ConfigError: The package for zstd is not installed.

@@ -1,4 +1,4 @@
-"""Durable files: written atomically, flushed to disk, hashed and locked."""
+"""Durable files: written atomically, flushed to disk, hashed and locked; and what to do while a disk fails."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ import platform
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from filelock import FileLock, Timeout
 
 from dstransformer.errors import DataError, StorageError, UnreadableError, UserError, shown
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: What to do on a full disk while training.
 RESUME_ADVICE = (
@@ -29,6 +34,9 @@ RESUME_ADVICE = (
 
 #: What to do on a full disk while a training waits for it.
 ROOM_ADVICE = "make room"
+
+#: Maximum tries for something that must be written.
+MAX_TRIES = 5
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: A file is missing, of another kind, or larger than ``read_bounded`` accepts. Reading it again does not help.
@@ -54,16 +62,12 @@ def storage_errors(path: Path | str, *, full: str = RESUME_ADVICE) -> Iterator[N
     except (BrokenPipeError, BlockingIOError):  # not from the file system
         raise
     except OSError as error:
-        place = (error.filename if os.path.isdir(path) else None) or path  # noqa: PTH112  # Path.is_dir may raise
-        number = _number(error)
+        file = (error.filename if os.path.isdir(path) else None) or path  # noqa: PTH112  # Path.is_dir may raise
+        number = error.errno
+        if number is None and re.search(r"\d+ requested and \d+ written", str(error)):
+            number = errno.ENOSPC  # NumPy's ``tofile`` says how much it wrote, and not why
         reason = os.strerror(number) if number else error
-        raise StorageError(f"cannot write {place}: {reason}; {_advice(number, full)}") from error
-
-
-def _number(error: OSError) -> int | None:
-    """Its ``errno``. NumPy's ``tofile`` says how much it wrote and not why: for lack of room."""
-    is_short = re.search(r"\d+ requested and \d+ written", str(error)) is not None
-    return errno.ENOSPC if error.errno is None and is_short else error.errno
+        raise StorageError(f"cannot write {file}: {reason}; {_advice(number, full)}") from error
 
 
 def _advice(number: int | None, full: str) -> str:
@@ -125,10 +129,9 @@ def path_inside(folder: Path, name: str) -> Path:
         DataError: The name, or a link in its path or below it, leads out of the folder.
     """
     path, root = folder / name, os.path.realpath(folder)
-    if all(map(is_plain_name, name.split("/"))):
-        places = [path, *path.rglob("*")]
-        if all(Path(os.path.realpath(place)).is_relative_to(root) for place in places):
-            return path
+    is_plain = all(map(is_plain_name, name.split("/")))
+    if is_plain and all(Path(os.path.realpath(entry)).is_relative_to(root) for entry in (path, *path.rglob("*"))):
+        return path
     raise DataError(f"a record in {folder} names {shown(name)}, which leads out of that folder: remove the record")
 
 
@@ -156,8 +159,8 @@ def write_durably(path: Path, content: str | bytes | memoryview) -> None:
 
 def replace_file(path: Path, content: str | bytes) -> None:
     """Replace a file atomically: a reader sees the old content or the new, never a mixture."""
-    with replacing(path) as aside:
-        write_durably(aside, content)
+    with replacing(path) as partial:
+        write_durably(partial, content)
 
 
 def move_to_new(path: Path, target: Path) -> None:
@@ -182,13 +185,8 @@ def move_to_new(path: Path, target: Path) -> None:
 def append_whole(path: Path, text: str, *, create: bool = True) -> None:
     """Append text to a file as UTF-8. If the disk is full, nothing is appended.
 
-    Args:
-        path: The file.
-        text: The text.
-        create: Whether to create the file if it does not exist.
-
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written, or does not exist and ``create`` is false.
     """
     data = text.encode()
     flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if create else 0)
@@ -207,13 +205,13 @@ def append_whole(path: Path, text: str, *, create: bool = True) -> None:
 @contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a path to write to, which replaces ``path`` if the block ends without an error."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        yield aside
-        aside.replace(path)
+        yield partial
+        partial.replace(path)
     except BaseException:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         raise
     if durable:
         sync(path.parent)
@@ -234,36 +232,30 @@ def replace_folder(
         UserError: Another process writes the folder, or has written it although ``overwrite`` is false.
         StorageError: The folder cannot be written.
     """
-    place = Path(os.path.realpath(target))  # a link stays
-    with storage_errors(target, full=full):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock = place.with_name(f".{place.name}.lock")
-        with hold_lock(lock, f"another process writes {target} ({{owner}}): wait for it, or choose another folder"):
-            old = place.with_name(f".{place.name}.old")
-            if old.exists() and not place.exists():  # a process was killed between the two renames below
-                old.rename(place)
-            if not overwrite and place.is_dir() and any(place.iterdir()):
-                raise UserError(f"{target} already exists: choose another folder, or replace it with --overwrite")
-            _replace_folder(place, write, full)
-
-
-def _replace_folder(target: Path, write: Callable[[Path], None], full: str) -> None:
-    aside, old = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.old")
-    with storage_errors(target, full=full):
-        for stale in (aside, old):
+    folder = Path(os.path.realpath(target))  # a link stays
+    partial, old = folder.with_name(f".{folder.name}.partial"), folder.with_name(f".{folder.name}.old")
+    busy = f"another process writes {target} ({{owner}}): wait for it, or choose another folder"
+    with storage_errors(target, full=full), ExitStack() as lock:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.enter_context(hold_lock(folder.with_name(f".{folder.name}.lock"), busy))
+        if old.exists() and not folder.exists():  # a process was killed between the two renames below
+            old.rename(folder)
+        if not overwrite and folder.is_dir() and any(folder.iterdir()):
+            raise UserError(f"{target} already exists: choose another folder, or replace it with --overwrite")
+        for stale in (partial, old):
             if stale.exists():
                 shutil.rmtree(stale)
         try:
-            write(aside)
-            sync_tree(aside)
-            if target.exists():
-                target.rename(old)
-            aside.rename(target)
-            sync(target.parent)
+            write(partial)
+            sync_tree(partial)
+            if folder.exists():
+                folder.rename(old)
+            partial.rename(folder)
+            sync(folder.parent)
         finally:
-            if old.exists() and not target.exists():
-                old.rename(target)
-            for stale in (aside, old):
+            if old.exists() and not folder.exists():
+                old.rename(folder)
+            for stale in (partial, old):
                 shutil.rmtree(stale, ignore_errors=True)
 
 
@@ -331,3 +323,93 @@ def _owner(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
     return "unknown"
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Tries to write or read something several times, if the program cannot continue without it.
+
+    Attributes:
+        seconds: Seconds between two tries.
+        wait: Waits for a number of seconds. An error of it, such as that the program is to stop, ends the tries.
+        on_failure: Called with the name of what failed, the error, and the number of tries left.
+    """
+
+    seconds: float
+    wait: Callable[[float], None]
+    on_failure: Callable[[str, StorageError, int], None]
+
+    def run(self, what: str, attempt: Callable[[], T]) -> T:
+        """Call a function until it succeeds; returns what it returns.
+
+        Args:
+            what: What it writes or reads, for messages: ``the last checkpoint``.
+            attempt: The function; raises StorageError if the disk refuses.
+
+        Raises:
+            StorageError: ``attempt`` failed :data:`MAX_TRIES` times.
+        """
+        for left in reversed(range(MAX_TRIES)):
+            try:
+                return attempt()
+            except StorageError as error:
+                self.on_failure(what, error, left)
+                if not left:
+                    failure = StorageError(f"{what} could not be saved, in {MAX_TRIES} tries: {error}")
+                    failure.shared = error.shared
+                    raise failure from error
+                self.wait(self.seconds)
+        raise AssertionError  # the last try returns or raises
+
+
+class Backlog(Generic[T]):
+    """Lines of a file, to write in order. Those that the disk refuses stay in memory, and go ahead of the next one.
+
+    A warning is logged when the disk begins to refuse them, and when it accepts them again. Several threads may use it.
+
+    Args:
+        path: The file, for messages.
+        write: Writes the lines given to it, all or none; raises OSError if the disk refuses. It is called without any
+            by :meth:`flush` on an empty backlog.
+    """
+
+    def __init__(self, path: Path, write: Callable[[Sequence[T]], None]) -> None:
+        self._path = path
+        self._write = write
+        self._waiting: list[T] = []
+        self._refused = False
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        """The number of lines that wait for the disk."""
+        return len(self._waiting)
+
+    def waiting(self) -> tuple[T, ...]:
+        """The lines that wait for the disk, oldest first."""
+        with self._lock:
+            return tuple(self._waiting)
+
+    def add(self, line: T) -> None:
+        """Write a line, after those that wait."""
+        with self._lock:
+            self._waiting.append(line)
+            self.flush()
+
+    def flush(self) -> OSError | None:
+        """Write the lines that wait. Returns what prevents it, if anything."""
+        with self._lock:
+            try:
+                self._write(self._waiting)
+            except OSError as error:
+                if not self._refused:
+                    reason = error.strerror or error
+                    logger.warning(
+                        "cannot write %s: %s; training continues, and its lines wait for the disk", self._path, reason
+                    )
+                self._refused = True
+                return error
+            self._waiting.clear()
+            if self._refused:
+                logger.warning("%s is written again, with the lines that waited", self._path)
+            self._refused = False
+            return None

@@ -16,8 +16,8 @@ def argument(
 
     The rest is as for :func:`option`.
     """
-    place = {"by_place": True, "flag": None, "one_of": one_of, "required": required}
-    return field(default=default, metadata={**place, "settings": {"metavar": metavar, "help": help}})
+    usage = {"by_place": True, "flag": None, "one_of": one_of, "required": required}
+    return field(default=default, metadata={**usage, "settings": {"metavar": metavar, "help": help}})
 
 
 def option(
@@ -44,8 +44,8 @@ def option(
     if required and one_of is None:
         default = MISSING
     settings |= {"help": help, **({} if metavar is None else {"metavar": metavar})}
-    place = {"by_place": False, "flag": flag, "one_of": one_of, "required": required}
-    return field(default=default, metadata={**place, "settings": settings})
+    usage = {"by_place": False, "flag": flag, "one_of": one_of, "required": required}
+    return field(default=default, metadata={**usage, "settings": settings})
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(argument, option))

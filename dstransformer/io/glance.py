@@ -12,20 +12,27 @@ from dstransformer.errors import DataError, UserError
 from dstransformer.io.languages import MULTIPLE, language, script_share
 from dstransformer.io.requirements import check_installed
 
-#: Pairs that are looked at, and how many lines and letters of a side must be there to judge it.
+#: Maximum pairs of a text that are looked at.
 MAX_PAIRS = 1000
+
+#: A side with fewer lines is not judged by fastText, one with fewer letters not by its script.
 _MIN_LINES, _MIN_LETTERS = 30, 200
 
 #: Bytes of a line that fastText can judge: 20 Latin letters, 7 Chinese characters.
 _MIN_BYTES = 20
 
-#: A side is taken for another language if less than this share fits its own, and more than that share the other.
+#: A side is in another language if less than the first share of it fits its own, and more than the second the other.
 _FEW, _MOST = 0.2, 0.5
 
-#: A side is taken for a mixture if more than this share of its lines is in other languages. One that fastText finds in
-#: less than that share of the lines does not count: it takes short lines of any text for a dozen languages. A line may
-#: be in a language from this probability on: catalogues in 70 languages had Galician taken for Spanish, but with doubt.
-_PART, _NOISE, _DOUBT = 0.25, 0.05, 0.02
+#: A side is partly in other languages if more than this share of its lines is.
+_PART = 0.25
+
+#: Languages of a smaller share of the lines do not count: fastText finds a dozen in short lines of any text.
+_NOISE = 0.05
+
+#: When other languages are looked for, a line is in its own from this probability on. FastText takes much Galician for
+#: Spanish, for example, but leaves Galician some probability. Tuned on messages of programs in 70 languages.
+_DOUBT = 0.02
 
 #: Languages that fastText confuses.
 _RELATED = (
@@ -42,11 +49,11 @@ class Detector:
 
     def __call__(self, text: str, code: str) -> float:
         """The probability that a text is in a language; 0 if three others are more probable."""
-        return max((float(one["score"]) for one in self._detect(text, 3) if one["lang"] == code), default=0.0)
+        return max((float(guess["score"]) for guess in self._detect(text, 3) if guess["lang"] == code), default=0.0)
 
     def scores(self, text: str) -> dict[str, float]:
         """The probability of every language that has one."""
-        return {str(one["lang"]): float(one["score"]) for one in self._detect(text, 200)}
+        return {str(guess["lang"]): float(guess["score"]) for guess in self._detect(text, 200)}
 
 
 @cache
@@ -84,14 +91,16 @@ class Sample(NamedTuple):
         if self.fits(self.code) is None:
             return 0.0
         scripts = language(self.code).scripts or frozenset()
-        rests = [(script_share(line, scripts), script_share(line, scripts | {"Latn"})) for line in self.lines]
-        return sum(own < 0.5 or known < 1 - _PART for own, known in rests) / len(self.lines)
+        foreign = sum(
+            script_share(line, scripts) < 0.5 or script_share(line, scripts | {"Latn"}) < 1 - _PART
+            for line in self.lines
+        )
+        return foreign / len(self.lines)
 
-    def labels(self) -> list[dict[str, float]]:
-        """The languages that fastText finds, with their shares of the lines, the side's own or one like it first.
+    def language_scores(self) -> list[Mapping[str, float]]:
+        """The probabilities of languages for each line of some length, by fastText.
 
-        Twice: by the most probable language of a line, and by its own unless that is out of the question. Empty without
-        the package, and if too few lines are long enough.
+        Empty without the package, for a side in any language, and if too few lines are long enough.
         """
         long = [line for line in self.lines if len(line.encode()) >= _MIN_BYTES]
         if len(long) < _MIN_LINES or self.code == MULTIPLE:
@@ -100,19 +109,7 @@ class Sample(NamedTuple):
             detector = load_detector()
         except UserError:
             return []
-        scores = [detector.scores(line) for line in long]
-        best = [max(line, key=line.__getitem__, default="") for line in scores]
-        own = language(self.code).fasttext or Counter(best).most_common(1)[0][0]
-        related = next((group for group in _RELATED if own in group), {own})
-        fits = [max(line.get(code, 0.0) for code in related) for line in scores]
-        labels = []
-        for doubt in (1.0, _DOUBT):
-            found = Counter(
-                own if label in related or fit > doubt else label for label, fit in zip(best, fits, strict=True)
-            )
-            others = {name: count / len(long) for name, count in found.most_common() if name != own}
-            labels.append({own: found[own] / len(long), **others})
-        return labels
+        return [detector.scores(line) for line in long]
 
 
 def judge_languages(name: str, src: Sample, tgt: Sample) -> str | None:
@@ -125,8 +122,8 @@ def judge_languages(name: str, src: Sample, tgt: Sample) -> str | None:
     Raises:
         DataError: Neither side is in the script of its language.
     """
-    src, tgt = (one._replace(lines=one.lines[:: len(one.lines) // MAX_PAIRS + 1]) for one in (src, tgt))
-    return _judge_scripts(name, src, tgt) or _judge_labels(name, src, tgt)
+    src, tgt = (side._replace(lines=side.lines[:: len(side.lines) // MAX_PAIRS + 1]) for side in (src, tgt))
+    return _judge_scripts(name, src, tgt) or _judge_by_fasttext(name, src, tgt)
 
 
 def _judge_scripts(name: str, src: Sample, tgt: Sample) -> str | None:
@@ -142,20 +139,47 @@ def _judge_scripts(name: str, src: Sample, tgt: Sample) -> str | None:
     return _warning(name, wrong, mixed, swapped=swapped)
 
 
-def _judge_labels(name: str, src: Sample, tgt: Sample) -> str | None:
-    wrong: list[str] = []
-    mixed: list[str] = []
-    instead = []
+def _judge_by_fasttext(name: str, src: Sample, tgt: Sample) -> str | None:
+    wrong, mixed, likely = [], [], []
     for sample in (src, tgt):
-        for labels, texts in zip(sample.labels(), (wrong, mixed), strict=False):
-            (_, own), (best, share), *rest = [*labels.items(), ("", 0.0)]
-            others = share + sum(more for _, more in rest if more > _NOISE)
-            if (share > _MOST and own < _FEW) if texts is wrong else others > _PART:
-                look = f"{own:.0%} of the lines that should be {sample.code} look like it, {share:.0%} like {best}"
-                texts.append(f"by fastText {look}")
-                instead += [best] if texts is wrong else []
-    swapped = instead == [language(tgt.code).fasttext, language(src.code).fasttext]
+        scores = sample.language_scores()
+        if not scores:
+            continue
+        best = Counter(max(line, key=line.__getitem__, default="") for line in scores)
+        own = language(sample.code).fasttext or best.most_common(1)[0][0]
+        share, others = _language_shares(scores, own, enough=1.0)  # the most probable language only
+        other = next(iter(others), "")
+        if share < _FEW and others.get(other, 0.0) > _MOST:
+            wrong.append(_comparison(sample.code, share, others))
+            likely.append(other)
+        share, others = _language_shares(scores, own, enough=_DOUBT)
+        if sum(part for part in others.values() if part > _NOISE) > _PART:
+            mixed.append(_comparison(sample.code, share, others))
+    swapped = likely == [language(tgt.code).fasttext, language(src.code).fasttext]
     return _warning(name, wrong, mixed, swapped=swapped)
+
+
+def _language_shares(
+    scores: Sequence[Mapping[str, float]], own: str, *, enough: float
+) -> tuple[float, dict[str, float]]:
+    """The share of the lines in a side's own language, and the shares of all others, the largest first.
+
+    A line is in its most probable language. It is in its own if the probability of that is above ``enough``, too;
+    languages that fastText confuses count as one.
+    """
+    related = next((group for group in _RELATED if own in group), {own})
+    counts: Counter[str] = Counter()
+    for line in scores:
+        best = max(line, key=line.__getitem__, default="")
+        is_own = best in related or max(line.get(code, 0.0) for code in related) > enough
+        counts[own if is_own else best] += 1
+    own_count = counts.pop(own, 0)
+    return own_count / len(scores), {code: count / len(scores) for code, count in counts.most_common()}
+
+
+def _comparison(code: str, share: float, others: Mapping[str, float]) -> str:
+    other, most = next(iter(others.items()))
+    return f"by fastText {share:.0%} of the lines that should be {code} look like it, {most:.0%} like {other}"
 
 
 def _warning(name: str, wrong: list[str], mixed: list[str], *, swapped: bool) -> str | None:

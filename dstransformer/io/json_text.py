@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,12 +126,12 @@ _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a repeated key, of which Python's parser would silently keep the last value."""
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in content:
             raise JsonError(f"repeated key {shown(key)}: state it once")
-        found[key] = value
-    return found
+        content[key] = value
+    return content
 
 
 def _refuse_constant(text: str) -> Any:
@@ -144,14 +145,11 @@ _WITH_NAN = json.JSONDecoder(object_pairs_hook=_build_object).decode
 def _check_depth(content: Any) -> None:
     level = [content]
     for _ in range(MAX_DEPTH):
-        level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
+        parts = chain.from_iterable(value.values() if isinstance(value, dict) else value for value in level)
+        level = [part for part in parts if isinstance(part, dict | list)]
         if not level:
             return
     raise JsonError(_TOO_DEEP)
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
 
 
 def _check_characters(content: Any) -> None:

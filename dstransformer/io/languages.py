@@ -66,7 +66,6 @@ FASTTEXT_CODES = frozenset(_FASTTEXT_CODES.split())
 #: The members of macrolanguages (ISO 639-3) that data sets mean by them and that CLDR does not list.
 _MEMBERS = {"quy": "qu", "pbt": "ps"}
 
-
 #: Norwegian without a further word is Bokmål.
 _DOMINANT = {"nb": "no"}
 
@@ -128,8 +127,8 @@ class Language:
             return None
         language = self.tag.partition("-")[0]
         usual = _FASTTEXT.get(f"{language}-{self.script}") or _FASTTEXT.get(language, language)
-        own = langcodes.standardize_tag(self.code.replace("_", "-")).partition("-")[0]  # not of its macrolanguage
-        return next((code for code in (usual, own) if code in FASTTEXT_CODES), None)
+        exact = langcodes.standardize_tag(self.code.replace("_", "-")).partition("-")[0]  # not of its macrolanguage
+        return next((code for code in (usual, exact) if code in FASTTEXT_CODES), None)
 
 
 @cache
@@ -202,11 +201,7 @@ def _meant_code(code: str) -> str | None:
 
 
 def known_script(code: str, rule: str) -> frozenset[str]:
-    """The scripts of a language's letters, for a rule that needs them.
-
-    Args:
-        code: The code of the language.
-        rule: The option of the rule, for the message.
+    """The scripts of a language's letters, for a rule that needs them; the message names its option.
 
     Raises:
         ConfigError: The script is not known.
@@ -249,8 +244,8 @@ def script_share(text: str, scripts: Collection[str], without: float = 1.0) -> f
     """
     if text.isascii() and "Latn" in scripts:
         return 1.0
-    found = [script for letter in text if (script := script_of(letter))]
-    return sum(script in scripts for script in found) / len(found) if found else without
+    letters = [script for character in text if (script := script_of(character))]
+    return sum(script in scripts for script in letters) / len(letters) if letters else without
 
 
 @cache
@@ -301,18 +296,18 @@ def matching_codes(wanted: str, codes: Sequence[str]) -> list[str]:
     usual = LanguageCode(name, language(name).script, _USUAL_REGIONS.get(name, name.upper()))
     agreeing = [code for code in codes if _agree(parse_code(code), meant)]
     complete = {
-        code: LanguageCode(name, own.script or usual.script, own.region or usual.region)
-        for code, own in zip(agreeing, map(parse_code, agreeing), strict=True)
+        code: LanguageCode(name, parsed.script or usual.script, parsed.region or usual.region)
+        for code, parsed in zip(agreeing, map(parse_code, agreeing), strict=True)
     }
-    found = [code for code in agreeing if _agree(complete[code], meant)] or agreeing
+    matching = [code for code in agreeing if _agree(complete[code], meant)] or agreeing
     for choice in (
-        [code for code in found if _plain(code) == _plain(wanted)],
-        [code for code in found if parse_code(code) == meant],
-        [code for code in found if complete[code] == usual],
+        [code for code in matching if _plain(code) == _plain(wanted)],
+        [code for code in matching if parse_code(code) == meant],
+        [code for code in matching if complete[code] == usual],
     ):
         if len(choice) == 1:
             return choice
-    return found
+    return matching
 
 
 def divide_codes(both: str, codes: Sequence[str]) -> tuple[str, str]:
@@ -342,11 +337,12 @@ def find_code(wanted: str, codes: Sequence[str], where: str) -> str:
     Raises:
         DataError: None does, or several do. The message names ``where``.
     """
-    found = matching_codes(wanted, codes)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise DataError(f"{where} has several texts in {wanted}: {', '.join(sorted(found))}; name one of these codes")
+    matching = matching_codes(wanted, codes)
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = ", ".join(sorted(matching))
+        raise DataError(f"{where} has several texts in {wanted}: {names}; name one of these codes")
     raise DataError(f"{where} has no text in {wanted}; it has {list_codes(codes)}")
 
 

@@ -55,12 +55,9 @@ _IGNORED = ("lost+found", "*.log", "*.out", "*.err", RUN_LOCK, _PROBE, f".{MARKE
 
 
 def write_marker(folder: Path, kind: Kind, **more: object) -> None:
-    """Write ``dst.json``, atomically: the folder is of this kind, in its newest format.
+    """Write ``dst.json``, atomically: the folder, which must exist, is of this kind, in its newest format.
 
-    Args:
-        folder: The folder; must exist.
-        kind: Its kind.
-        more: What it states besides, such as the ``tool`` that an export is for.
+    It states ``more`` besides, such as the ``tool`` that an export is for.
 
     Raises:
         OSError: The file cannot be written.
@@ -100,15 +97,9 @@ def export_tool(folder: Path) -> str | None:
 
 
 def check_kind(folder: Path, kind: Kind, advice: str = "") -> dict[str, Any]:
-    """Check that a folder is of a kind, and of a format that this package reads.
+    """Check that a folder is of a kind, and of a format that this package reads. Returns what its ``dst.json`` has.
 
-    Args:
-        folder: The folder.
-        kind: What it must be.
-        advice: What to do if it is something else, if the caller does not say it.
-
-    Returns:
-        The content of its ``dst.json``.
+    The message ends with ``advice``, on what to do about something else.
 
     Raises:
         DataError: It is something else, its ``dst.json`` is damaged, or a newer version wrote it.
@@ -131,8 +122,8 @@ def check_kind(folder: Path, kind: Kind, advice: str = "") -> dict[str, Any]:
         if content.get("kind") not in tuple(FORMATS):
             raise DataError(f"{path} is damaged (its kind is {shown(content.get('kind'))}): restore it")
         if content["kind"] != kind:
-            found = f"{folder} is {_with_article(content['kind'])}, not {_with_article(kind)}"
-            raise DataError(f"{found}: {advice}" if advice else found)
+            fault = f"{folder} is {_with_article(content['kind'])}, not {_with_article(kind)}"
+            raise DataError(f"{fault}: {advice}" if advice else fault)
         check_format_version(content.get("format"), FORMATS[kind], path)
 
     return read_record(path, dict, check=check, advice="restore it from a copy of the folder")
@@ -151,8 +142,8 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 
 def enclosing_product(path: Path) -> tuple[str, Path] | None:
     """The kind and the folder of the nearest product that a path is or lies in; links are resolved."""
-    place = Path(os.path.realpath(path))
-    for folder in (place, *place.parents):
+    real = Path(os.path.realpath(path))
+    for folder in (real, *real.parents):
         if kind := kind_of(folder):
             return kind, folder
     return None
@@ -169,10 +160,10 @@ def check_text_output(path: Path) -> None:
     target = Path(os.path.realpath(path))
     if target.is_symlink():
         raise UserError(f"{path} is a link that leads back to itself: remove it, or give another name")
-    found = enclosing_product(target.parent)
-    if found is None:
+    product = enclosing_product(target.parent)
+    if product is None:
         return
-    kind, folder = found
+    kind, folder = product
     if kind != "run":
         raise UserError(f"{path} lies inside the {kind} {folder}: give a name outside of it")
     if folder == target.parent and target.name in RUN_FILES:
@@ -180,10 +171,7 @@ def check_text_output(path: Path) -> None:
 
 
 def check_run_folder(run: Path) -> None:
-    """Check that a run may write into a folder.
-
-    Args:
-        run: The folder given with ``--run``; need not exist.
+    """Check that a run may write into the folder given with ``--run``, which need not exist.
 
     Raises:
         ConfigError: The path is or contains a file, the folder holds something other than a run, or it is part of a
@@ -191,38 +179,30 @@ def check_run_folder(run: Path) -> None:
         StorageError: The folder cannot be read.
     """
     with storage_errors(run):
-        _check_run_folder(run)
-
-
-def _check_run_folder(run: Path) -> None:
-    if Path(os.path.realpath(run)).is_symlink():
-        raise ConfigError(f"--run {run} is a link that leads back to itself: remove it, or choose another folder")
-    if run.is_symlink() and not run.exists():
-        raise ConfigError(f"--run {run} is a link to {run.readlink()}, which does not exist: create that folder first")
-    for folder in (run, *run.parents):
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"--run {run}: {folder} is a file; name a folder")
-    if (owner := _describe_owner(run)) is not None:
-        raise ConfigError(f"--run {run}: {owner}, which must not be changed; choose a new folder elsewhere")
-    for name in (*RUN_FILES, "checkpoints/latest"):
-        if (run / name).is_dir():
-            raise ConfigError(f"--run {run}: {name} in it is a folder, but a run needs a file there: move it")
-    for name in ("checkpoints", "bundle"):
-        if (run / name).exists() and not (run / name).is_dir():
-            raise ConfigError(f"--run {run}: {name} in it is a file, but a run needs a folder there: move it")
-    if (run / "bundle").is_dir() and (foreign := _foreign_entries(run / "bundle", ALL_BUNDLE_FILES)):
-        raise ConfigError(f"--run {run}: bundle in it holds {foreign[0]}, which a new bundle would replace: move it")
-    if kind_of(run) == "run":
-        check_kind(run, "run", "choose a new folder")
-    elif run.is_dir():
-        _check_is_empty(run)
-
-
-def _check_is_empty(run: Path) -> None:
-    others = sorted(path.name for path in run.iterdir() if not any(map(path.match, _IGNORED)))
-    if others:
-        shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
-        raise ConfigError(f"--run {run} is not a run folder and not empty ({shown}): choose a new or empty folder")
+        _check_place(run, "--run", ConfigError)
+        if run.is_symlink() and not run.exists():
+            target = run.readlink()
+            raise ConfigError(f"--run {run} is a link to {target}, which does not exist: create that folder first")
+        for name in (*RUN_FILES, "checkpoints/latest"):
+            if (run / name).is_dir():
+                raise ConfigError(f"--run {run}: {name} in it is a folder, but a run needs a file there: move it")
+        for name in ("checkpoints", "bundle"):
+            if (run / name).exists() and not (run / name).is_dir():
+                raise ConfigError(f"--run {run}: {name} in it is a file, but a run needs a folder there: move it")
+        bundle = run / "bundle"
+        if bundle.is_dir() and (foreign := _foreign_entries(bundle, ALL_BUNDLE_FILES)):
+            raise ConfigError(
+                f"--run {run}: bundle in it holds {foreign[0]}, which a new bundle would replace: move it"
+            )
+        if kind_of(run) == "run":
+            check_kind(run, "run", "choose a new folder")
+        elif run.is_dir():
+            names = sorted(path.name for path in run.iterdir() if not any(map(path.match, _IGNORED)))
+            if names:
+                first = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+                raise ConfigError(
+                    f"--run {run} is not a run folder and not empty ({first}): choose a new or empty folder"
+                )
 
 
 @contextmanager
@@ -238,7 +218,8 @@ def hold_run_folder(run: Path) -> Iterator[None]:
     busy = f"another process is training in {run} ({{owner}}): wait for it, stop it, or choose another --run"
     with ExitStack() as stack:
         with storage_errors(run):
-            if _make_folder(run):
+            with suppress(FileExistsError):
+                run.mkdir(parents=True)  # of two processes that start together, one makes it
                 stack.push(lambda kind, *_: _remove_if_unused(run) if kind else None)
             stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
             if not (run / MARKER).exists():
@@ -259,17 +240,6 @@ def read_probe(run: Path) -> str | None:
 def _remove_probe(run: Path) -> None:
     with suppress(OSError):
         (run / _PROBE).unlink(missing_ok=True)
-
-
-def _make_folder(run: Path) -> bool:
-    """Whether this process has made the folder; of two that start together, one does."""
-    try:
-        run.mkdir(parents=True)
-    except FileExistsError:
-        if not run.is_dir():
-            raise
-        return False
-    return True
 
 
 def _remove_if_unused(run: Path) -> None:
@@ -313,38 +283,36 @@ def check_output_folder(
         StorageError: The folder cannot be read.
     """
     with storage_errors(out):
-        if Path(os.path.realpath(out)).is_symlink():
-            raise DataError(f"{option} {out} is a link that leads back to itself: remove it, or choose another folder")
-        for folder in (out.absolute(), *out.absolute().parents):
-            if folder.exists() and not folder.is_dir():
-                raise DataError(f"{option} {out}: {folder} is a file; name a folder")
-        if (owner := _describe_owner(out, allow_itself=True)) is not None:
-            raise DataError(f"{option} {out}: {owner}, which must not be changed; choose a folder elsewhere")
+        _check_place(out, option, DataError, may_be=("bundle", "export"))
         if not out.exists() or not any(out.iterdir()):
             return
         if not is_one(out):
             raise DataError(f"{option} {out} is not {what} and not empty: choose another folder")
-        if others := _foreign_entries(out, files):
+        if foreign := _foreign_entries(out, files):
             raise DataError(
-                f"{out} holds {others[0]}, which is not part of {what}: move it, or choose another {option}"
+                f"{out} holds {foreign[0]}, which is not part of {what}: move it, or choose another {option}"
             )
         if not overwrite:
             raise DataError(f"{out} already exists: choose another {option}, or replace it with --overwrite")
 
 
-def _describe_owner(path: Path, *, allow_itself: bool = False) -> str | None:
-    """What a folder is or lies in, in words; None if it is free. With ``allow_itself`` it may be a bundle or export."""
-    place = Path(os.path.realpath(path))
-    for folder in (place, *place.parents):
+def _check_place(path: Path, option: str, error: type[UserError], *, may_be: Collection[str] = ()) -> None:
+    """Check that a path is a folder or free, and in no product but a run; its folder may be one of some kinds."""
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise error(f"{option} {path} is a link that leads back to itself: remove it, or choose another folder")
+    for folder in (path, *path.absolute().parents):
+        if folder.exists() and not folder.is_dir():
+            raise error(f"{option} {path}: {folder} is a file; name a folder")
+    for folder in (real, *real.parents):
         kind = kind_of(folder)
-        if kind in (None, "run") or (allow_itself and kind in ("bundle", "export") and folder == place):
-            continue
-        return f"{'it is' if folder == place else f'{folder} is'} {_with_article(kind)}"
-    return None
+        if kind not in (None, "run") and not (folder == real and kind in may_be):
+            owner = f"{'it' if folder == real else folder} is {_with_article(kind)}"
+            raise error(f"{option} {path}: {owner}, which must not be changed; choose a folder elsewhere")
 
 
 def _foreign_entries(folder: Path, files: Collection[str]) -> list[str]:
     """The entries of a folder, and of those folders in it that ``files`` names, which are not among ``files``."""
     inner = {name.partition("/")[0] for name in files if "/" in name and (folder / name).parent.is_dir()}
-    entries = [path for place in ("", *inner) for path in (folder / place).iterdir()]
+    entries = [path for name in ("", *inner) for path in (folder / name).iterdir()]
     return sorted({path.relative_to(folder).as_posix() for path in entries} - {*files, *inner})

@@ -65,11 +65,8 @@ def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Itera
 class Progress:
     """Shows the progress of a command that does several tasks.
 
-    As lines: when a task begins, every :data:`INTERVAL` seconds, and when it is done. As bars, which stay on the
+    As lines: when a task begins, every :data:`INTERVAL` seconds, and when it is done. As ``bars``, which stay on the
     screen.
-
-    Args:
-        bars: Whether to draw bars.
 
     Attributes:
         warnings: The warnings so far, without ``warning: ``.
@@ -130,12 +127,12 @@ def _drawing(name: str, total: int | None, *, transient: bool) -> Iterator[Advan
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    whole = Column(no_wrap=True)  # a narrow terminal has a shorter bar
+    one_line = Column(no_wrap=True)  # a narrow terminal has a shorter bar
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(table_column=whole),
-        TimeRemainingColumn(elapsed_when_finished=True, table_column=whole),
+        MofNCompleteColumn(table_column=one_line),
+        TimeRemainingColumn(elapsed_when_finished=True, table_column=one_line),
     )
     with Progress(*columns, console=Console(stderr=True), transient=transient) as bars:
         task = bars.add_task(name, total=total)

@@ -19,10 +19,7 @@ def is_address(name: str) -> bool:
 
 
 class RemoteFolder:
-    """A folder at an address. Every error of the server is a ``DataError`` of one line.
-
-    Args:
-        address: The address; need not exist.
+    """A folder at an address, which need not exist. Every error of the server is a ``DataError`` of one line.
 
     Raises:
         UserError: The protocol is unknown, or its package is not installed.
@@ -47,12 +44,12 @@ class RemoteFolder:
         with self._errors("read"):
             self._files.invalidate_cache()
             try:
-                found = self._files.ls(self._path(folder), detail=False)
+                paths = self._files.ls(self._path(folder), detail=False)
             except FileNotFoundError as error:
                 if _lacks_bucket(error):
                     raise
                 return []
-        return sorted({name.rstrip("/").rpartition("/")[2] for name in found})
+        return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
     def read(self, name: str) -> bytes | None:
         """The content of a small file; None if it does not exist."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -32,18 +31,14 @@ def supported_versions() -> dict[str, SpecifierSet]:
         python = distribution(PROJECT).metadata["Requires-Python"]
     except PackageNotFoundError:
         return {}
-    found = {requirement.name.lower(): requirement.specifier for requirement, _ in _requirements()}
-    return {"python": SpecifierSet(str(python or "")), **found}
+    packages = {requirement.name.lower(): requirement.specifier for requirement, _ in _requirements()}
+    return {"python": SpecifierSet(str(python or "")), **packages}
 
 
 def how_to_install(module: str) -> str | None:
     """What to say of a module that is missing: the package, and the command that installs it with its extra.
 
-    Args:
-        module: The name of a module or of a project, such as ``deepspeed.comm``.
-
-    Returns:
-        None if no extra of this package has it.
+    ``module`` names a module, such as ``deepspeed.comm``, or a project. Returns None if no extra has it.
     """
     top = module.partition(".")[0]
     name = _normal(_PROJECTS.get(top.lower(), top))
@@ -74,14 +69,15 @@ def installed_extras() -> dict[str, bool]:
     """Whether all packages of an extra are installed, in versions that it takes, by the name of the extra."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found: dict[str, bool] = {}
+    installed: dict[str, bool] = {}
     for requirement, extra in _requirements():
-        with suppress(PackageNotFoundError):
+        try:
             fits = requirement.specifier.contains(version(requirement.name), prereleases=True)
-            found[extra] = found.get(extra, True) and fits
-            continue
-        found[extra] = False
-    return {extra: fits for extra, fits in found.items() if extra}
+        except PackageNotFoundError:
+            fits = False
+        installed[extra] = installed.get(extra, True) and fits
+    installed.pop("", None)
+    return installed
 
 
 def _requirements() -> Iterator[tuple[Requirement, str]]:

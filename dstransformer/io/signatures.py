@@ -15,6 +15,7 @@ from typing import Any
 
 from dstransformer.errors import DataError, UserError, shown
 from dstransformer.io.products import SIGNATURE
+from dstransformer.io.requirements import check_installed
 
 #: The environment variable with the password of a private key.
 PASSWORD = "DST_KEY_PASSWORD"
@@ -23,57 +24,54 @@ _MAKE_KEY = "make one: openssl ecparam -name prime256v1 -genkey -noout -out KEY.
 
 
 class Signer:
-    """Signs folders with a private key.
-
-    Args:
-        key: The file with the key, in PEM format.
+    """Signs folders with a private key, from a file in PEM format.
 
     Raises:
         UserError: ``model-signing`` is not installed, or the file is not such a key, or needs a password.
     """
 
     def __init__(self, key: Path) -> None:
-        _require()
+        check_installed("model_signing")
         from model_signing import signing
 
         with _key_errors(key, "private", _MAKE_KEY):
             password: Any = os.environb.get(os.fsencode(PASSWORD))  # bytes, which cryptography wants
-            self._config: Any = _config(signing).use_elliptic_key_signer(private_key=key, password=password)
+            config: Any = signing.Config()  # type: ignore[no-untyped-call]
+            self._config = config.use_elliptic_key_signer(private_key=key, password=password)
 
     def sign(self, folder: Path) -> None:
         """Write the signature of a folder into it, in place of an older one."""
-        place = folder.absolute()  # the library takes a relative path for one inside the folder
-        self._config.set_hashing_config(_hashing(place)).sign(place, place / SIGNATURE)
+        folder = folder.absolute()  # the library takes a relative path for one inside the folder
+        self._config.set_hashing_config(_hashing(folder)).sign(folder, folder / SIGNATURE)
 
 
 def verify_signature(folder: Path, key: Path) -> None:
     """Check the signature of a folder: every file is as it was signed, none was added, and none is missing.
 
-    Args:
-        folder: The folder.
-        key: The file with the public key, in PEM format.
+    The public key is in a file in PEM format.
 
     Raises:
         UserError: ``model-signing`` is not installed, or the file is not such a key.
         DataError: The folder has no signature, or it is damaged or of another key, or does not match the files.
     """
-    _require()
+    check_installed("model_signing")
     from cryptography.exceptions import InvalidSignature
     from model_signing import verifying
 
     if not (folder / SIGNATURE).is_file():
         raise DataError(f"{folder} is not signed: it has no {SIGNATURE}")
     with _key_errors(key, "public", "take it from the private one: openssl ec -in KEY.pem -pubout -out KEY.pub"):
-        config = _config(verifying).use_elliptic_key_verifier(public_key=key)
+        config: Any = verifying.Config()  # type: ignore[no-untyped-call]
+        config.use_elliptic_key_verifier(public_key=key)
     try:
-        place = folder.absolute()
-        config.set_hashing_config(_hashing(place)).verify(place, place / SIGNATURE)
+        root = folder.absolute()
+        config.set_hashing_config(_hashing(root)).verify(root, root / SIGNATURE)
     except InvalidSignature:
         raise DataError(f"{folder / SIGNATURE} was changed, or made with another key than {key}") from None
     except (ValueError, KeyError, IndexError) as error:
         if "Key mismatch" in str(error):
             raise DataError(f"{folder / SIGNATURE} was made with another key than {key}") from None
-        if "Cannot use" in str(error) and (links := sorted(one for one in folder.rglob("*") if one.is_symlink())):
+        if "Cannot use" in str(error) and (links := sorted(path for path in folder.rglob("*") if path.is_symlink())):
             link = links[0].relative_to(folder)
             raise DataError(f"{folder} is not what was signed: {link} is a link, not a file") from None
         if "Signature mismatch" not in str(error):
@@ -89,26 +87,15 @@ def _differences(said: str) -> str:
         "added": r"Extra files found in model \\?'[^'\\]*\\?': ([^\"\]]*)",
         "missing": r"Missing files in model \\?'[^'\\]*\\?': ([^\"\]]*)",
     }
-    found = {kind: ", ".join(re.findall(pattern, said)) for kind, pattern in kinds.items()}
-    return "; ".join(f"{kind}: {names}" for kind, names in found.items() if names) or shown(said, quote=False)
-
-
-def _config(module: Any) -> Any:
-    """A configuration of the library, whose constructors have no types."""
-    return module.Config()
+    files = {kind: ", ".join(re.findall(pattern, said)) for kind, pattern in kinds.items()}
+    return "; ".join(f"{kind}: {names}" for kind, names in files.items() if names) or shown(said, quote=False)
 
 
 def _hashing(folder: Path) -> Any:
     from model_signing import hashing
 
-    return _config(hashing).set_ignored_paths(paths=[folder / SIGNATURE], ignore_git_paths=False)
-
-
-def _require() -> None:
-    try:
-        import model_signing  # noqa: F401
-    except ImportError:
-        raise UserError("model-signing is not installed: pip install 'dstransformer[sign]'") from None
+    config: Any = hashing.Config()  # type: ignore[no-untyped-call]
+    return config.set_ignored_paths(paths=[folder / SIGNATURE], ignore_git_paths=False)
 
 
 @contextmanager

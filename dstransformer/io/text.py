@@ -63,9 +63,8 @@ def iter_text(file: BufferedReader, name: str, *, ends: bool = False) -> Iterato
             names the line.
     """
     lines = decompressed(file)
-    for line in _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name, ends):
-        if line is not None:
-            yield line
+    decoded = _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name, ends)
+    yield from (line for line in decoded if line is not None)
 
 
 def iter_arriving(descriptor: int, name: str, *, ends: bool = False) -> Iterator[str | None]:
@@ -220,44 +219,38 @@ class _Output:
     def __init__(self, path: str | Path | None, overwrite: bool, inputs: Iterable[str | Path | int]) -> None:
         self._name = "standard output" if is_stdout(path) else str(path)
         self._overwrite = overwrite
-        self._flush = self._zipped = False
+        self._flush = is_stdout(path)
         self._target: Path | None = None  # None if lines are written directly
-        self._aside: Path | None = None
-        self._lock = ExitStack()
-        if path is None or is_stdout(path):
+        self._closing = ExitStack()
+        if path is None or self._flush:
             if sys.stdout is None:
                 raise StorageError("cannot write standard output: it is closed; name a file instead")
             self._lines = self._file = sys.stdout.buffer
-            self._flush = True
             return
-        with storage_errors(self._name, full=_FULL_ADVICE):
-            self._file = self._open(Path(path), inputs)
-        self._zipped = self._name.endswith(".gz")
-        self._lines = self._file
-        if self._zipped:
+        with storage_errors(self._name, full=_FULL_ADVICE), ExitStack() as stack:
+            self._lines = self._file = self._open(Path(path), inputs, stack)
+            self._closing = stack.pop_all()
+        if self._name.endswith(".gz"):
             self._lines = cast(BinaryIO, gzip.GzipFile("", "wb", fileobj=self._file, mtime=0))
 
-    def _open(self, path: Path, inputs: Iterable[str | Path | int]) -> BinaryIO:
-        name = self._name
-        if not name:
+    def _open(self, path: Path, inputs: Iterable[str | Path | int], stack: ExitStack) -> BinaryIO:
+        """Open a file to write to; the stack has what closes and removes it."""
+        if not self._name:
             raise UserError("the name of the output is empty: is a variable unset?")
         # A device or a pipe is written to. A file is replaced.
         if path.exists() and not path.is_file() and not path.is_dir():
-            return path.open("wb")
-        target = check_output_file(path, inputs)
-        aside = target.with_name(f".{target.name}.unfinished")
-        busy = f"another command is writing {name} ({{owner}}): wait for it, or give another name"
-        self._lock.enter_context(hold_lock(target.with_name(f".{target.name}.lock"), busy))
-        try:
-            if target.exists() and not self._overwrite:
+            file = path.open("wb")
+        else:
+            self._target = check_output_file(path, inputs)
+            self._unfinished = self._target.with_name(f".{self._target.name}.unfinished")
+            busy = f"another command is writing {self._name} ({{owner}}): wait for it, or give another name"
+            stack.enter_context(hold_lock(self._target.with_name(f".{self._target.name}.lock"), busy))
+            if self._target.exists() and not self._overwrite:
                 raise already_exists(self._name)
-            aside.unlink(missing_ok=True)  # left by a command that was killed
-            file = aside.open("xb")
-        except BaseException:
-            self._lock.close()
-            raise
-        self._target, self._aside = target, aside
-        return file
+            self._unfinished.unlink(missing_ok=True)  # left by a command that was killed
+            file = self._unfinished.open("xb")
+            stack.callback(self._unfinished.unlink, missing_ok=True)
+        return stack.enter_context(file)
 
     def write(self, line: str, end: str = "\n") -> None:
         """Write a line."""
@@ -269,45 +262,33 @@ class _Output:
     def finish(self) -> None:
         """Flush the lines; call it once all are written."""
         with storage_errors(self._name, full=_FULL_ADVICE):
-            if self._zipped:
-                self._lines.close()
+            if self._lines is not self._file:
+                self._lines.close()  # writes the end of the gzipped data
             self._file.flush()
 
     def publish(self) -> None:
         """Move the file to its place."""
-        if self._target is None or self._aside is None:
+        if self._target is None:
             return
         with storage_errors(self._name, full=_FULL_ADVICE):
             try:
                 if self._overwrite:
-                    self._aside.replace(self._target)
+                    self._unfinished.replace(self._target)
                 else:
-                    move_to_new(self._aside, self._target)
+                    move_to_new(self._unfinished, self._target)
             except FileExistsError:
                 raise already_exists(self._name) from None
-            self._aside = None
 
     def close(self) -> None:
-        """Remove the temporary files."""
-        if self._flush:
-            return
-        if self._aside is not None:  # while it is locked: afterwards it may be another command's
-            with suppress(OSError):
-                self._aside.unlink(missing_ok=True)
+        """Close the file, and remove what was not published."""
         with suppress(OSError):  # a write error has been reported already
-            self._file.close()
-        self._lock.close()
+            self._closing.close()
 
 
 def check_output_file(path: str | Path, inputs: Iterable[str | Path | int] = ()) -> Path:
-    """Check that a text file can be created or replaced at a path.
+    """Check that a text file can be created or replaced at a path. Returns it; of a link, the file that it points to.
 
-    Args:
-        path: The file.
-        inputs: Files, or their open descriptors, that are never replaced.
-
-    Returns:
-        The file that is written: of a link, the file that it points to.
+    ``inputs`` are files, or their open descriptors, that are never replaced.
 
     Raises:
         UserError: The file is an input, or would be part of a corpus, a checkpoint, a bundle or a run.

@@ -176,9 +176,8 @@ class ConsoleProgress(Tracker):
         """Print the scores and the first sample."""
         evaluation = done.evaluation
         self._score = f"{evaluation.main.metric} {evaluation.main.number} @{done.step}"
-        formats = {"loss": ".4f"}
-        scores = [f"{name} {value:{formats.get(name, '.2f')}}" for name, value in evaluation.metrics.items()]
-        self.print("  ".join([f"update {done.step}  {done.split}", *scores]), style="bold")
+        values = [f"{name} {value:{'.4f' if name == 'loss' else '.2f'}}" for name, value in evaluation.metrics.items()]
+        self.print("  ".join([f"update {done.step}  {done.split}", *values]), style="bold")
         for sample in evaluation.samples[:1]:
             self.print(f"  source       {sample.source}")
             self.print(f"  reference    {sample.reference}")
@@ -186,10 +185,10 @@ class ConsoleProgress(Tracker):
 
     def _print_nonfinite_update(self, update: NonfiniteUpdate) -> None:
         """Print what is not finite, and which pairs were affected."""
-        what = "the gradient is NaN or infinite: skipped" if update.skipped else "the loss is NaN or infinite"
+        fault = "the gradient is NaN or infinite: skipped" if update.skipped else "the loss is NaN or infinite"
         pairs = ", ".join(map(str, update.pairs[:5])) + (", …" if len(update.pairs) > 5 else "")
         self.print(
-            f"update {update.step}  {what} ({update.consecutive} in a row)  "
+            f"update {update.step}  {fault} ({update.consecutive} in a row)  "
             f"{counted(len(update.pairs), 'pair')}: {pairs}"
         )
 

@@ -77,11 +77,8 @@ class TensorBoard(CurveTracker):
         self._writer: Any = None
 
     def start(self, run: RunStart) -> None:
-        """See ``CurveTracker``. TensorBoard leaves out the points of updates that are computed again."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        purge = None if run.resume_step is None else run.resume_step + 1
-        self._writer = SummaryWriter(str(self._folder), purge_step=purge)
+        """See ``CurveTracker``."""
+        self._open(run.resume_step)
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
         """See ``CurveTracker``."""
@@ -90,10 +87,14 @@ class TensorBoard(CurveTracker):
 
     def go_back(self, step: int) -> None:
         """See ``CurveTracker``."""
+        self._writer.close()
+        self._open(step)
+
+    def _open(self, step: int | None) -> None:
+        """Begin a file. TensorBoard leaves out earlier points of updates after ``step``, which are computed again."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer.close()
-        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
+        self._writer = SummaryWriter(str(self._folder), purge_step=None if step is None else step + 1)
 
     def end(self, *, failed: bool) -> None:  # noqa: ARG002
         """See ``CurveTracker``."""

@@ -272,7 +272,10 @@ class FanOut(Tracker):
                 if tracker not in self._failed:
                     self._failed.append(tracker)
                     how = " without it" if is_start else ", and later events still go to it"
-                    logger.warning("%s failed, training continues%s: %s", tracker.name, how, _reason(error))
+                    reason = str(error)
+                    if isinstance(error, OSError) and error.filename:
+                        reason = f"{error.filename}: {error.strerror}"
+                    logger.warning("%s failed, training continues%s: %s", tracker.name, how, reason)
 
     def flush(self) -> None:
         """See ``Tracker.flush``. Flushes every tracker before it raises the error of one."""
@@ -284,9 +287,3 @@ class FanOut(Tracker):
                 errors.append(error)
         if errors:
             raise errors[0]
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)

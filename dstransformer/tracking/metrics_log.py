@@ -12,10 +12,9 @@ from typing import Any
 
 from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
-from dstransformer.io.files import append_whole, replacing
+from dstransformer.io.files import Backlog, append_whole, replacing
 from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
 from dstransformer.io.products import kind_of
-from dstransformer.io.retry import Backlog
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
@@ -53,7 +52,7 @@ class MetricsLog(Tracker):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._backlog: Backlog[str] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
+        self._backlog: Backlog[str] = Backlog(path, self._append)
         self._resume_step: int | None = None  # lines of later steps are still to be removed
         self._exists = False  # whether it was written here; if it is missing later, so is its disk
 
@@ -78,8 +77,8 @@ class MetricsLog(Tracker):
                 self._write("rollback", event.step, event.to_json())
             case CheckpointSaved(path, sha256, step, score):
                 run = self._path.parent  # which may be moved
-                place = path.relative_to(run) if path.is_relative_to(run) else path
-                self._write("checkpoint", step, {"path": str(place), "sha256": sha256, "score": score})
+                relative = path.relative_to(run) if path.is_relative_to(run) else path
+                self._write("checkpoint", step, {"path": str(relative), "sha256": sha256, "score": score})
             case SaveFailed(step, what, reason):
                 self._write("unsaved", step, {"what": what, "reason": reason})
             case BundleSaved(_, step, evaluations):
@@ -96,8 +95,7 @@ class MetricsLog(Tracker):
         Raises:
             OSError: They cannot be written.
         """
-        error = self._backlog.flush()
-        if error is not None:
+        if error := self._backlog.flush():
             raise error
 
     def _write_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
@@ -125,13 +123,6 @@ class MetricsLog(Tracker):
             append_whole(self._path, "".join(lines), create=not self._exists)
             self._exists = True
 
-    def _warn_of_refusal(self, error: OSError) -> None:
-        what = f"cannot write {self._path}: {error.strerror or error}"
-        logger.warning("%s; training continues, and its lines wait for the disk", what)
-
-    def _warn_of_recovery(self) -> None:
-        logger.warning("%s is written again, with the lines that waited", self._path)
-
 
 def first_time(path: Path) -> float | None:
     """When the first metrics of a run were logged, in Unix seconds; None if there are none."""
@@ -152,12 +143,8 @@ def _times(path: Path) -> Iterator[float]:
 def read_records(path: Path, *, skip_damaged: bool) -> Iterator[MetricsLine]:
     """Read the lines of the file. An incomplete last line is ignored: it is being written, or a crash truncated it.
 
-    Args:
-        path: The file.
-        skip_damaged: Ignore damaged lines.
-
     Raises:
-        DataError: A line is not a JSON object with a kind and a step.
+        DataError: A line is not a JSON object with a kind and a step, and ``skip_damaged`` is false.
         OSError: The file cannot be read.
     """
     for number, line in enumerate(_iter_lines(path), 1):
@@ -176,12 +163,11 @@ def is_finished(run: Path) -> bool:
     if kind_of(run / "bundle") != "bundle":
         return False
     try:
-        last = None
-        for record in read_records(run / METRICS_NAME, skip_damaged=True):
-            last = last if record["kind"] == "unsaved" else record  # lines that could not be written for a while
+        kinds = [record["kind"] for record in read_records(run / METRICS_NAME, skip_damaged=True)]
     except OSError:
         return False
-    return last is not None and last["kind"].startswith("final_")
+    saved = [kind for kind in kinds if kind != "unsaved"]  # which tells of what could not be written for a while
+    return bool(saved) and saved[-1].startswith("final_")
 
 
 def _parse(line: str) -> MetricsLine | None:
@@ -197,11 +183,8 @@ def _parse(line: str) -> MetricsLine | None:
 
 def _lines_until(path: Path, last_step: int) -> Iterator[str]:
     for line in _iter_lines(path):
-        try:
-            step = parse_json(line, nan=True)["step"]
-        except (JsonError, TypeError, KeyError):
-            continue
-        if isinstance(step, int) and step <= last_step:
+        record = _parse(line)
+        if record is not None and record["step"] <= last_step:
             yield line.rstrip("\n") + "\n"
 
 

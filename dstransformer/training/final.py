@@ -21,8 +21,7 @@ from dstransformer.distributed.world import World
 from dstransformer.errors import StorageError
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.validation import add_paper_bleu
-from dstransformer.io.files import ROOM_ADVICE, storage_errors
-from dstransformer.io.retry import RetryPolicy
+from dstransformer.io.files import ROOM_ADVICE, RetryPolicy, storage_errors
 from dstransformer.model import open_bundle
 from dstransformer.tracking.events import BundleSaved
 from dstransformer.training.checkpoints.averaging import annotate_bundle, write_average

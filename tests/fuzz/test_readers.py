@@ -280,7 +280,7 @@ def make_outbox(folder: Path) -> None:
     outbox = Outbox(folder)
     for record in RECORDS:
         outbox.put(record)
-    outbox.mark_sent(next(outbox.batches()))
+    outbox.mark(next(outbox.batches()), accepted=True)
 
 
 def read_outbox(folder: Path) -> None:
@@ -288,7 +288,7 @@ def read_outbox(folder: Path) -> None:
     lacks_end(outbox)
     outbox.pending()
     for batch in outbox.batches():
-        outbox.mark_sent(batch)
+        outbox.mark(batch, accepted=True)
     outbox.rewind()
     outbox.put({"op": "tags"})
 

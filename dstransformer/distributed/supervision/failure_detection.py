@@ -15,6 +15,9 @@ FAILED = "an error of its own"
 #: The phase of a process that left the run as all others do. It is no longer watched.
 LEFT = "the end"
 
+#: What is wrong with the ranks to blame, see :class:`Verdict`.
+Blame = Literal["failed", "hung", "silent", "died", "connection"]
+
 #: Maximum number of ranks that a message names; it counts the rest.
 _MAX_NAMED = 8
 
@@ -58,7 +61,7 @@ class Verdict(NamedTuple):
         text: One line that names them, and says where all were.
     """
 
-    cause: Literal["failed", "hung", "silent", "died", "connection"]
+    cause: Blame
     ranks: list[int]
     text: str
 
@@ -106,24 +109,19 @@ class Heartbeat(NamedTuple):
 def find_dead(
     known: Mapping[int, Heartbeat], ranks: Collection[int], limits: Limits, now: float, began: float
 ) -> Verdict | None:
-    """Find processes that have died, stopped or left. Returns None if there are none.
+    """Find those of ``ranks`` that have died, stopped or left. Returns None if there are none.
 
-    Args:
-        known: What is known of each process; those never heard of are missing.
-        ranks: The processes to look for.
-        limits: How long to wait.
-        now: The time, in seconds of the clock of ``known``.
-        began: When the watch began.
+    ``known`` lacks the processes never heard of. ``now``, and ``began`` of the watch, are in seconds of its clock.
     """
     failed = [
         rank
-        for rank, one in known.items()
-        if one.status.phase == FAILED
-        and now - one.last_progress > limits.confirmation  # the others may get the same error
+        for rank, heartbeat in known.items()
+        if heartbeat.status.phase == FAILED
+        and now - heartbeat.last_progress > limits.confirmation  # the others may get the same error
     ]
     if failed:
         return _blame("failed", failed, "ended with an error, see there", known)
-    lost = [rank for rank, one in known.items() if one.status.broken_connection]
+    lost = [rank for rank, heartbeat in known.items() if heartbeat.status.broken_connection]
     limit = limits.confirmation if lost else limits.silence
     silent = [
         rank
@@ -150,8 +148,8 @@ def _may_be_more(
     """
     apart = 2 * limits.interval
     latest = any(
-        one.status.phase not in (LEFT, FAILED) and apart < now - one.last_heartbeat
-        for rank, one in known.items()
+        heartbeat.status.phase not in (LEFT, FAILED) and apart < now - heartbeat.last_heartbeat
+        for rank, heartbeat in known.items()
         if rank not in silent
     )
     return latest and all(now - known[rank].last_heartbeat <= limit + apart for rank in silent if rank in known)
@@ -160,33 +158,23 @@ def _may_be_more(
 def find_hung(known: Mapping[int, Heartbeat], limits: Limits, now: float) -> Verdict | None:
     """Find processes that keep the others waiting for too long: those with the fewest reports.
 
-    Returns None if there are none.
-
-    Args:
-        known: What is known of all processes.
-        limits: How long to wait.
-        now: The time, in seconds of the clock of ``known``.
+    Returns None if there are none. ``now`` is in seconds of the clock of ``known``, which has all processes.
     """
-    present = {rank: one for rank, one in known.items() if one.status.phase != LEFT}
-    least = min((one.status.steps for one in present.values()), default=0)
-    behind = {rank: one for rank, one in present.items() if one.status.steps == least}
-    for one in behind.values():
-        updating = one.status.phase == UPDATE
+    present = {rank: heartbeat for rank, heartbeat in known.items() if heartbeat.status.phase != LEFT}
+    least = min((heartbeat.status.steps for heartbeat in present.values()), default=0)
+    behind = {rank: heartbeat for rank, heartbeat in present.items() if heartbeat.status.steps == least}
+    for status, last_progress in ((heartbeat.status, heartbeat.last_progress) for heartbeat in behind.values()):
+        updating = status.phase == UPDATE
         limit = limits.update if updating else limits.phase
-        if now - one.last_progress > limit:
-            blamed = [rank for rank, other in behind.items() if not other.status.waits] or list(behind)
+        if now - last_progress > limit:
+            blamed = [rank for rank, heartbeat in behind.items() if not heartbeat.status.waits] or list(behind)
             key = "training.hang_seconds" if updating else "training.wait_seconds"
-            where = f"update {one.status.update}" if updating else f"{one.status.phase} (update {one.status.update})"
+            where = f"update {status.update}" if updating else f"{status.phase} (update {status.update})"
             return _blame("hung", blamed, f"been in {where} for more than {limit:g} s ({key})", known)
     return None
 
 
-def _blame(
-    cause: Literal["failed", "hung", "silent", "died", "connection"],
-    ranks: list[int],
-    what: str,
-    known: Mapping[int, Heartbeat],
-) -> Verdict:
+def _blame(cause: Blame, ranks: list[int], what: str, known: Mapping[int, Heartbeat]) -> Verdict:
     """The verdict on ranks that have done ``what``."""
     has = "has" if len(ranks) == 1 else "have"
     return Verdict(cause, ranks, f"{name_ranks(ranks, known)} {has} {what}; {describe(known)}")
@@ -202,8 +190,8 @@ def name_ranks(ranks: Iterable[int], known: Mapping[int, Heartbeat]) -> str:
 def describe(known: Mapping[int, Heartbeat]) -> str:
     """Where the processes are: ``ranks 0, 2: update 41, update; rank 1: update 40, checkpoint``."""
     groups: dict[str, list[int]] = {}
-    for rank, one in sorted(known.items()):
-        groups.setdefault(one.status.describe(), []).append(rank)
+    for rank, heartbeat in sorted(known.items()):
+        groups.setdefault(heartbeat.status.describe(), []).append(rank)
     return "; ".join(f"{_list(ranks)}: {where}" for where, ranks in groups.items())
 
 

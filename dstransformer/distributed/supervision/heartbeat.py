@@ -55,11 +55,6 @@ class HeartbeatMonitor:
     A process alone is not watched. Time in which this process itself did not run, as when a job is suspended or a
     laptop sleeps, does not count.
 
-    Args:
-        processes: Rank of this process, and the number of them.
-        limits: How long to wait.
-        log: The log of this process.
-
     Attributes:
         log: The log of this process.
     """
@@ -82,16 +77,14 @@ class HeartbeatMonitor:
         self._began = self._round = time.monotonic()
 
     def start(self, host: str, port: int, prefix: str = "") -> None:
-        """Start watching, once all processes have reached the store at ``host:port``.
-
-        Args:
-            host: The address of the store.
-            port: The port of the store.
-            prefix: The prefix of this attempt's keys in it.
-        """
+        """Start watching, once all processes have reached the store at ``host:port``; ``prefix`` is of its keys."""
         if self._world_size == 1:
             return
-        self._store = _open_store(host, port, prefix)
+        from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+        # A client for the threads of the monitor only: calls on one client wait for each other.
+        client = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
+        self._store = PrefixStore(f"{prefix}heartbeat", client)
         self._began = self._round = time.monotonic()
         for target in (self._watch, self._watch_rank0):
             thread = threading.Thread(target=target, name=f"heartbeat {target.__name__}", daemon=True)
@@ -170,7 +163,8 @@ class HeartbeatMonitor:
             pause = self._limits.interval
             try:
                 self._write()
-                verdict = self._read_verdict() or self._find_failure()
+                is_decided = self._store.check([_VERDICT])
+                verdict = Verdict(*json.loads(self._store.get(_VERDICT))) if is_decided else self._find_failure()
                 self._share_overview()
             except Exception as error:  # the store is on the node of rank 0
                 if not self._stopped.wait(self._limits.confirmation):  # at the end of a run rank 0 may leave first
@@ -195,20 +189,15 @@ class HeartbeatMonitor:
                 self._end(self._blame_rank0("silent", what))
                 return
 
-    def _reset_after_suspension(self, now: float) -> None:
-        """If this process did not run, or waited for the store, for long: restart the limits of the others."""
-        if now - self._round > 3 * self._limits.interval:
-            self._began = now
-            self._known = {
-                rank: one._replace(last_heartbeat=now, last_progress=now) for rank, one in self._known.items()
-            }
-
     def _find_failure(self) -> Verdict | None:
         """On rank 0, look for a failure of any process; on other ranks, of rank 0. Returns None or a verdict."""
         everyone = range(self._world_size)
         self._read([0, self._rank] if self._rank else everyone)
         now = time.monotonic()
-        self._reset_after_suspension(now)
+        if now - self._round > 3 * self._limits.interval:  # this process did not run, or waited for the store, for long
+            self._began = now
+            for rank, heartbeat in self._known.items():
+                self._known[rank] = heartbeat._replace(last_heartbeat=now, last_progress=now)
         if self._rank:
             return find_dead(self._known, [0], self._limits, now, self._began)
         gone = find_dead(self._known, everyone, self._limits, now, self._began)
@@ -217,9 +206,6 @@ class HeartbeatMonitor:
     def _write(self) -> None:
         self._number += 1
         self._store.set(f"rank/{self._rank}", json.dumps([*self._status, self._number]))
-
-    def _read_verdict(self) -> Verdict | None:
-        return Verdict(*json.loads(self._store.get(_VERDICT))) if self._store.check([_VERDICT]) else None
 
     def _read(self, ranks: Iterable[int]) -> None:
         """Read the reports of these processes; on rank 0, those that have not reported yet are left out."""
@@ -310,11 +296,3 @@ def _attempt(action: Callable[[], T], seconds: float) -> T | None:
     thread.start()
     thread.join(seconds)
     return results[0] if results else None
-
-
-def _open_store(host: str, port: int, prefix: str) -> Any:
-    """A client of the store for the threads of the monitor only: calls on one client wait for each other."""
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
-
-    client = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
-    return PrefixStore(f"{prefix}heartbeat", client)

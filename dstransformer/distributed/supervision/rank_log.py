@@ -17,12 +17,13 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from logging.handlers import MemoryHandler, RotatingFileHandler
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel
 
 from dstransformer import __version__
 from dstransformer.distributed.launcher import Processes, launcher_name
+from dstransformer.distributed.supervision.failure_detection import Blame
 from dstransformer.errors import DstError, PeerError, StorageError
 from dstransformer.io.files import move_to_new, replace_file, storage_errors, write_durably
 from dstransformer.io.json_text import read_record
@@ -40,12 +41,9 @@ TRACE_PREFIX = "trace_rank_"
 END_NAME, START_NAME = "end.json", "start.json"
 
 #: Causes for which supervision ends a run, see ``failure_detection.Verdict``.
-VERDICTS = ("failed", "hung", "silent", "died", "connection")
+VERDICTS = get_args(Blame)
 
-Cause = Literal[
-    "finished", "stopped", "interrupted", "memory", "full disk", "disk", "error", "bug",
-    "failed", "hung", "silent", "died", "connection",
-]  # fmt: skip
+Cause = Literal["finished", "stopped", "interrupted", "memory", "full disk", "disk", "error", "bug", Blame]
 
 #: Collectives of each process that the flight recorder keeps.
 _COLLECTIVES = 2000
@@ -143,10 +141,6 @@ class RankLog:
 
     It also writes ``end.json``. Lines from before :meth:`open` are kept in memory until then.
 
-    Args:
-        processes: Rank of this process, and the number of them.
-        environment: The environment variables.
-
     Attributes:
         launcher: What started this process; read before it joins, which sets the variables of a launcher.
         run: The run folder; None before :meth:`open`.
@@ -208,7 +202,7 @@ class RankLog:
         self._logger.error("%s", error)
 
     def dump_stacks(self, verdict: str) -> None:
-        """Write why this process is ended, the stacks of its threads, and its last collectives.
+        """Write why this process is ended, the stacks of its threads, and its last collectives, of NCCL or gloo.
 
         Does not use the handler, as the thread that holds its lock may be the one that hangs.
         """
@@ -218,16 +212,14 @@ class RankLog:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} ended by the watchdog: {verdict}\n")
             log.flush()
             faulthandler.dump_traceback(log, all_threads=True)
-        dump_collectives(self.run / LOGS / f"{TRACE_PREFIX}{self._rank}")
+        collectives = sys.modules.get("torch._C._distributed_c10d")
+        for name in ("_dump_nccl_trace", "_dump_fr_trace"):  # builds with CUDA, and without
+            if (dump := getattr(collectives, name, None)) is not None:
+                (self.run / LOGS / f"{TRACE_PREFIX}{self._rank}").write_bytes(dump())
+                return
 
     def record_end(self, cause: Cause, message: str, status: int, ranks: Sequence[int] = ()) -> bool | None:
-        """Write how the run ended, unless it is recorded: the first process that knows is right.
-
-        Args:
-            cause: The kind of end.
-            message: What is known of it.
-            status: The exit status of the run.
-            ranks: The ranks that it is about.
+        """Write how the run ended, see :class:`End`, unless it is recorded: the first process that knows is right.
 
         Returns:
             Whether this process has written it; None if it cannot be written, or there is no run folder yet.
@@ -238,17 +230,17 @@ class RankLog:
             status=status, cause=cause, message=message[:_MAX_MESSAGE], ranks=list(ranks),
             phase=f"update {self._update}, {self._phase}", time=time.time(),
         )  # fmt: skip
-        aside = self.run / LOGS / f"{END_NAME}.{self._rank}"
+        draft = self.run / LOGS / f"{END_NAME}.{self._rank}"
         try:
-            write_durably(aside, f"{end.model_dump_json(indent=2)}\n")
-            move_to_new(aside, self.run / END_NAME)
+            write_durably(draft, f"{end.model_dump_json(indent=2)}\n")
+            move_to_new(draft, self.run / END_NAME)
         except FileExistsError:
             return False
         except OSError:
             return None
         finally:
             with suppress(OSError):
-                aside.unlink(missing_ok=True)
+                draft.unlink(missing_ok=True)
         return True
 
     def record_error(self, error: BaseException) -> None:
@@ -301,15 +293,6 @@ def record_collectives(environment: MutableMapping[str, str], folder: Path) -> N
         environment.setdefault("TORCH_FR_BUFFER_SIZE", str(_COLLECTIVES))
     if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in environment:
         environment.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder.absolute() / TRACE_PREFIX))
-
-
-def dump_collectives(path: Path) -> None:
-    """Write the last collectives of this process, of NCCL or gloo, in the form of PyTorch's own dumps."""
-    collectives = sys.modules.get("torch._C._distributed_c10d")
-    for name in ("_dump_nccl_trace", "_dump_fr_trace"):  # builds with CUDA, and without
-        if (dump := getattr(collectives, name, None)) is not None:
-            path.write_bytes(dump())
-            return
 
 
 def _version(package: str) -> str:

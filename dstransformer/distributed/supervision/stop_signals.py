@@ -55,14 +55,10 @@ class StopRequested(BaseException):
 
 
 class _Requests:
-    """Tells a second request to stop from signals that belong to the first, as one thread sees them.
-
-    Attributes:
-        interrupts: The number of SIGINTs.
-    """
+    """Tells a second request to stop from signals that belong to the first, as one thread sees them."""
 
     def __init__(self) -> None:
-        self.interrupts = 0
+        self.interrupts = 0  # the number of SIGINTs
         self._since: float | None = None  # when the first request came that is not a warning in advance
 
     def is_second(self, number: int) -> bool:
@@ -139,12 +135,7 @@ class StopRequest:
         os.close(self._arrivals)
 
     def request(self, cause: str, event: str) -> None:
-        """Ask this process to stop, by SIGTERM.
-
-        Args:
-            cause: What the run is stopped by: ``received`` from then on.
-            event: The same as the start of the line that is printed.
-        """
+        """Ask this process to stop, by SIGTERM: ``cause`` becomes ``received``, ``event`` begins the printed line."""
         self._own_cause = cause, event
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -268,12 +259,9 @@ def _print(text: str) -> None:
 def stop_if_launcher_dies(
     environment: Mapping[str, str], stop: StopRequest, interval: float = LAUNCHER_INTERVAL
 ) -> Iterator[None]:
-    """In the block, ask this process to stop once a process of its launcher is gone.
+    """In the block, ask this process to stop once a process of its launcher, by the environment, is gone.
 
-    Args:
-        environment: The environment variables, which say what the launcher was.
-        stop: Is asked, unless it has been before, as a second request would end the process.
-        interval: Seconds between two checks.
+    It is not asked if it has been before, as a second request would end it. ``interval`` is in seconds.
     """
     launcher = launcher_processes(environment)
     ended = threading.Event()
@@ -307,10 +295,10 @@ def watch_launcher(launcher: list[int], stop: StopRequest, ended: threading.Even
 
 def _ancestors(count: int) -> list[int]:
     """The ids of the processes above this one, the nearest first; fewer if one of them is gone."""
-    found: list[int] = []
+    ancestors: list[int] = []
     process = os.getpid()
     with contextlib.suppress(psutil.Error):
-        while len(found) < count:
+        while len(ancestors) < count:
             process = psutil.Process(process).ppid()
-            found.append(process)
-    return found
+            ancestors.append(process)
+    return ancestors

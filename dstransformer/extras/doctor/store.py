@@ -11,10 +11,11 @@ from dstransformer.errors import DstError, counted, shell_word, without_secrets
 from dstransformer.extras.doctor.finding import Finding
 from dstransformer.io.files import lock_owner
 from dstransformer.io.products import RUN_LOCK
-from dstransformer.tracking.mlflow.database import UnusableStoreError, check_database
 from dstransformer.tracking.mlflow.location import (
     STATE_NAME,
     TrackingState,
+    UnusableStoreError,
+    check_database,
     check_secrets,
     is_database,
     resolve_tracking_uri,

@@ -1,19 +1,26 @@
-"""Where a run is tracked: the address of the store, which ``tracking.json`` in the run folder records."""
+"""Where a run is tracked: the address of the store, which ``tracking.json`` records, and the database that is there.
+
+A database is used only if its schema is that of the installed MLflow.
+"""
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import TypeAdapter
 
-from dstransformer.errors import MASK, ConfigError, without_secrets
-from dstransformer.io.files import replace_file
+from dstransformer.errors import MASK, ConfigError, shell_word, without_secrets
+from dstransformer.io.files import hold_lock, replace_file, sync
 from dstransformer.io.json_text import read_record
 
 STATE_NAME = "tracking.json"
@@ -26,16 +33,14 @@ _START_OVER = "move it away, and the next `dst train` there tracks the run as a 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 SCHEMES = ("http", "https", "databricks", *DATABASES)
 
+LOCK_SECONDS = 300.0  # creating the schema takes seconds, longer on a slow disk
+
+_REVISIONS = re.compile(r"^(down_)?revision\b[^=\n]*=(.*)", re.MULTILINE)  # in a migration of MLflow's
+
 
 @dataclass(frozen=True)
 class TrackingState:
-    """The MLflow store and experiment of a run folder.
-
-    Attributes:
-        tracking_uri: Address of the store.
-        experiment: Name of the MLflow experiment.
-        run_id: The MLflow run ID; None until the store has created the run.
-    """
+    """The MLflow store and experiment of a run folder. ``run_id`` is None until the store has created the run."""
 
     tracking_uri: str
     experiment: str
@@ -113,9 +118,9 @@ def with_secrets(stored: str) -> str:
     If the environment has ``MLFLOW_TRACKING_PASSWORD`` or ``MLFLOW_TRACKING_TOKEN``, an ``http`` address loses its
     user: MLflow reads both from there.
     """
-    given = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if is_same_store(given, stored):
-        return given
+    from_environment = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if is_same_store(from_environment, stored):
+        return from_environment
     mlflow_has_it = any(os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("PASSWORD", "TOKEN"))
     return _USER.sub("://", stored) if mlflow_has_it and MASK in stored and stored.startswith("http") else stored
 
@@ -175,3 +180,100 @@ def _is_store(uri: str) -> bool:
 
 def _scheme(uri: str) -> str:
     return uri.partition(":")[0].partition("+")[0]
+
+
+class UnusableStoreError(Exception):
+    """The store is intact but this MLflow cannot use it. The message says what to do."""
+
+
+@cache
+def known_revisions() -> tuple[frozenset[str], frozenset[str]]:
+    """The revisions of the schema that the installed MLflow knows, and the newest of them.
+
+    They are read from its migrations, as MLflow takes seconds to import.
+    """
+    spec = find_spec("mlflow")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent / "store" / "db_migrations" / "versions"
+    revisions: set[str] = set()
+    earlier: set[str] = set()
+    for path in folder.glob("*.py"):
+        for is_down, value in _REVISIONS.findall(path.read_text(encoding="utf-8")):
+            (earlier if is_down else revisions).update(re.findall(r"\w{6,}", value))
+    return frozenset(revisions), frozenset(revisions - earlier)
+
+
+def check_database(address: str) -> None:
+    """Check the schema of a database. An empty one passes, as MLflow fills it.
+
+    Raises:
+        UnusableStoreError: The schema is that of another MLflow, or not MLflow's.
+        Exception: The database cannot be read; errors of SQLAlchemy and of the database's driver.
+    """
+    from sqlalchemy import create_engine, inspect, text
+
+    engine, shown = create_engine(address), without_secrets(address)
+    try:
+        with engine.connect() as connection:
+            tables = inspect(connection).get_table_names()
+            if "alembic_version" not in tables:
+                if tables:
+                    raise UnusableStoreError(f"{shown} is another program's database: name another with tracking.uri")
+                return
+            stored = set(connection.scalars(text("SELECT version_num FROM alembic_version")))
+    finally:
+        engine.dispose()
+    known, newest = known_revisions()
+    if stored == newest:
+        return
+    if known.issuperset(stored):
+        age = "an older"
+        advice = f"stop all programs that use it, back it up, and run `mlflow db upgrade {shell_word(shown)}`"
+    else:
+        age, advice = "a newer", "install that version, or name another database with tracking.uri"
+    raise UnusableStoreError(
+        f"{shown} has the schema of {age} MLflow than {version('mlflow')}: {advice} (guide: tracking, Upgrading MLflow)"
+    )
+
+
+def create_sqlite(path: Path) -> None:
+    """Create MLflow's SQLite file, unless it exists.
+
+    MLflow would create it in place: two runs that start together, or one that is killed, could leave a file that MLflow
+    cannot open. So it is created aside, under a lock, and renamed.
+
+    Raises:
+        OSError, UserError, Exception: The file cannot be written, or another program has been creating it for long.
+    """
+    if _is_there(path):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    busy = f"another program has been creating {path} for {LOCK_SECONDS:.0f} s ({{owner}})"
+    with hold_lock(path.with_name(f".{path.name}.lock"), busy, wait=LOCK_SECONDS):
+        if not _is_there(path):
+            _create(path)
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _create(path: Path) -> None:
+    """Create the schema in a temporary file and rename it. Requires the lock."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for engine in SqlAlchemyStore._engine_map.values():  # pooled connections would write to a file that was deleted
+        if engine.url.database and Path(engine.url.database).absolute() == path:
+            engine.dispose()
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
+        leftover.unlink()
+    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
+    try:
+        SqlAlchemyStore(sqlite_address(temporary), (path.parent / ARTIFACTS_FOLDER).as_uri()).engine.dispose()
+        sync(temporary)
+        temporary.rename(path)
+    finally:
+        SqlAlchemyStore._engine_map.pop(sqlite_address(temporary), None)
+        for leftover in path.parent.glob(f"{glob.escape(temporary.name)}*"):
+            leftover.unlink()

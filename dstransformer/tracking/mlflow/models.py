@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -49,20 +49,9 @@ LOADER_MODULE = "dstransformer.exchange.pyfunc"
 
 #: What the loader and the model import. This package itself is not on an index: its code travels with the model.
 REQUIREMENTS = (
-    "mlflow",
-    "torch",
-    "numpy",
-    "pandas",
-    "sentencepiece",
-    "safetensors",
-    "pydantic",
-    "PyYAML",
-    "pyarrow",
-    "psutil",
-    "filelock",
-    "langcodes",
-    "fonttools",
-)
+    "mlflow", "torch", "numpy", "pandas", "sentencepiece", "safetensors", "pydantic", "PyYAML", "pyarrow", "psutil",
+    "filelock", "langcodes", "fonttools",
+)  # fmt: skip
 
 _EXAMPLE = "A sentence."
 
@@ -170,25 +159,21 @@ class RunModels:
         Raises:
             LookupError: The run has no such bundle.
         """
-        found = [model for model in self._search(f"model_type = '{BUNDLE}'") if key in (None, model.tags.get(KEY_TAG))]
-        if not found:
+        bundles = self._search(f"model_type = '{BUNDLE}'")
+        bundle = _newest(model for model in bundles if key in (None, model.tags.get(KEY_TAG)))
+        if bundle is None:
             raise LookupError(f"MLflow has no final bundle of {self._run_folder} yet: finish the run with `dst train`")
-        return max(found, key=lambda model: int(model.creation_timestamp))
+        return bundle
 
     def find(self, paths: Sequence[str]) -> str | None:
         """The ID of the newest model with one of these paths; None if there is none."""
-        found = [model for model in self._search() if model.tags.get("path") in paths]
-        newest = max(found, key=lambda model: int(model.creation_timestamp), default=None)
+        newest = _newest(model for model in self._search() if model.tags.get("path") in paths)
         return None if newest is None else str(newest.model_id)
 
     def log_scores(self, model_id: str | None, scores: Mapping[str, Any], step: int) -> None:
-        """Log scores, of a model or of none, on a dataset.
+        """Log scores of a model, or of none, on a dataset: ``metrics`` by name, their ``time`` and the ``dataset``.
 
-        Args:
-            model_id: The model; None for none.
-            scores: ``metrics`` by name, their ``time`` and the ``dataset``. With the time at which the run logged them,
-                they add no second point to its curves.
-            step: The update.
+        With the time at which the run logged them, they add no second point to its curves.
         """
         dataset = scores.get("dataset") or {}
         metrics = [
@@ -236,6 +221,10 @@ class RunModels:
             self._client.log_outputs(self._run_id, [LoggedModelOutput(model.model_id, step)])
 
 
+def _newest(models: Iterable[LoggedModel]) -> LoggedModel | None:
+    return max(models, key=lambda model: int(model.creation_timestamp), default=None)
+
+
 def _step(model: LoggedModel) -> int:
     return int(model.params.get("step", -1))
 
@@ -256,7 +245,7 @@ def register(client: MlflowClient, model: LoggedModel, name: str) -> str:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     versions = client.search_model_versions(f"run_id = '{model.source_run_id}'")
-    known = [one.version for one in versions if one.name == name and one.tags.get(MODEL_TAG) == model.model_id]
+    known = [each.version for each in versions if each.name == name and each.tags.get(MODEL_TAG) == model.model_id]
     version = client.get_model_version(name, known[0]) if known else _create_version(client, model, name)
     score = version.tags.get(SCORE_TAG)
     return f"{name} version {version.version}" + (f": {score}" if score else "")
@@ -265,11 +254,11 @@ def register(client: MlflowClient, model: LoggedModel, name: str) -> str:
 def _main_score(model: LoggedModel) -> str | None:
     """The score that ranks a logged bundle, ``BLEU 39.04 on test``; None if it has none."""
     name = model.tags.get(SCORE_TAG, "")
-    found = [logged for logged in model.metrics or () if logged.key == name]
-    if not found:
+    logged = [metric for metric in model.metrics or () if metric.key == name]
+    if not logged:
         return None
-    split, _, metric = name.rpartition("/")
-    score = Score(metric, max(found, key=lambda logged: logged.timestamp).value)
+    split, _, metric_name = name.rpartition("/")
+    score = Score(metric_name, max(logged, key=lambda metric: metric.timestamp).value)
     return f"{score.label} {score.number} on {held_out_split(split)}"
 
 

@@ -18,12 +18,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from dstransformer.errors import DataError
-from dstransformer.io.files import append_whole, replacing
+from dstransformer.io.files import Backlog, append_whole, replacing
 from dstransformer.io.json_text import JsonError, parse_json, read_json
-from dstransformer.io.retry import Backlog
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +44,7 @@ def unix_ms() -> int:
 
 @dataclass
 class _Cursor:
-    """How far the outbox was sent.
-
-    Attributes:
-        offset: Every record before this byte of the file was sent or refused.
-        refused: Where the refused records begin.
-    """
+    """Every record before the byte ``offset`` of the file was sent, or refused, and begins at one of ``refused``."""
 
     offset: int = 0
     refused: set[int] = field(default_factory=set)
@@ -89,10 +83,8 @@ class Outbox:
         self._exists = False  # whether it was written here; if it is missing later, so is its disk
         self._is_checked = False
         self._loaded: _Cursor | None = None
-        self._backlog: Backlog[Record] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
+        self._backlog: Backlog[Record] = Backlog(self._path, self._append)
         self._tried: dict[int, tuple[Record, bool]] = {}  # records sent from memory, by id, and whether accepted
-        #: Damaged lines that were skipped so far.
-        self.damaged = 0
 
     def put(self, record: Record) -> None:
         """Append a record.
@@ -134,10 +126,8 @@ class Outbox:
     def batches(self, *, retry_refused: bool = True) -> Iterator[RecordBatch]:
         """Read the records to send, oldest first, merging consecutive metrics up to ``METRICS_PER_BATCH`` values.
 
-        Call :meth:`mark_sent` or :meth:`mark_refused` on a batch before taking the next one.
-
-        Args:
-            retry_refused: Also read the records that the store refused before.
+        Call :meth:`mark` on a batch before taking the next one. Records that the store refused before are read again if
+        ``retry_refused`` is true.
 
         Raises:
             DataError: The outbox has a newer format.
@@ -155,7 +145,6 @@ class Outbox:
                 lines = []
             if line.record is None:  # the line stays in the file
                 logger.warning("%s is damaged at byte %d: this tracking record is not sent", self._path, line.offset)
-                self.damaged += 1
                 self._move_cursor(line.end)
             elif line.record["op"] == "metrics":
                 lines.append(line)
@@ -166,21 +155,16 @@ class Outbox:
         for record in self._held():
             yield RecordBatch(record)
 
-    def mark_sent(self, batch: RecordBatch) -> None:
-        """Note that a batch was sent."""
+    def mark(self, batch: RecordBatch, *, accepted: bool) -> None:
+        """Note whether the store accepted a batch. A held record that it refused is sent again from the file."""
         if not batch.offsets:
-            self._tried[id(batch.record)] = (batch.record, True)
+            self._tried[id(batch.record)] = (batch.record, accepted)
             return
         cursor = self._cursor()
-        cursor.refused.difference_update(batch.offsets)
-        self._move_cursor(batch.end)
-
-    def mark_refused(self, batch: RecordBatch) -> None:
-        """Note that the store refused a batch. A held record is sent again once it is in the file."""
-        if not batch.offsets:
-            self._tried[id(batch.record)] = (batch.record, False)
-            return
-        self._cursor().refused.update(batch.offsets)
+        if accepted:
+            cursor.refused.difference_update(batch.offsets)
+        else:
+            cursor.refused.update(batch.offsets)
         self._move_cursor(batch.end)
 
     @property
@@ -232,7 +216,14 @@ class Outbox:
             return
         with file:
             header = file.readline()
-            if _is_header(self._path, _parse_record(header)):
+            record = _parse_record(header)
+            if record is not None and record["op"] == _HEADER["op"]:
+                version = record.get("format_version")
+                if version != FORMAT_VERSION:
+                    raise DataError(
+                        f"{self._path} has format version {version}, this program reads version {FORMAT_VERSION}: "
+                        "update dstransformer"
+                    )
                 offset = max(offset, len(header))
             file.seek(offset)
             while (line := file.readline()).endswith(b"\n"):  # the last line may be incomplete
@@ -313,24 +304,6 @@ class Outbox:
             next(self._lines(0), None)
             self._is_checked = True
 
-    def _warn_of_refusal(self, error: OSError) -> None:
-        what = f"cannot write tracking records to {self._folder}: {error.strerror or error}"
-        logger.warning("%s; training continues, and they are held in memory", what)
-
-    def _warn_of_recovery(self) -> None:
-        logger.warning("tracking records are written to %s again", self._folder)
-
-
-def _is_header(path: Path, record: Record | None) -> bool:
-    if record is None or record["op"] != _HEADER["op"]:
-        return False
-    version = record.get("format_version")
-    if version != FORMAT_VERSION:
-        raise DataError(
-            f"{path} has format version {version}, this program reads version {FORMAT_VERSION}: update dstransformer"
-        )
-    return True
-
 
 def _fits(lines: Sequence[_Line], line: _Line) -> bool:
     """Whether a line can join a batch of metrics."""
@@ -353,31 +326,25 @@ def _end_of_lines(descriptor: int) -> int:
     end = os.fstat(descriptor).st_size
     while end:
         begin = max(0, end - 65536)
-        if (found := os.pread(descriptor, end - begin, begin).rfind(b"\n")) >= 0:
-            return begin + found + 1
+        if (last := os.pread(descriptor, end - begin, begin).rfind(b"\n")) >= 0:
+            return begin + last + 1
         end = begin
     return 0
 
 
-def _parse_record(line: str | bytes) -> Record | None:
-    """Read a line of JSON; None if it is damaged."""
+def _parse_record(line: bytes) -> Record | None:
+    """Read a line of JSON: an object that names its operation, with tags, and metrics as ``[name, value, time, step]``.
+
+    Returns None if it is damaged.
+    """
     try:
-        record = parse_json(line.decode(errors="replace") if isinstance(line, bytes) else line, nan=True)
+        record = parse_json(line.decode(errors="replace"), nan=True)
     except JsonError:
         return None
-    return record if _is_record(record) else None
-
-
-def _is_record(record: object) -> TypeGuard[Record]:
-    """Whether it is an object that names its operation, with tags, and metrics as ``[name, value, time, step]``."""
     if not isinstance(record, dict) or not isinstance(record.get("op"), str):
-        return False
-    if not isinstance(record.get("tags", {}), dict):
-        return False
+        return None
     metrics = record.get("metrics") if record["op"] == "metrics" else []
-    return isinstance(metrics, list) and all(map(_is_metric, metrics))
-
-
-def _is_metric(metric: object) -> bool:
-    kinds = [type(part) for part in metric] if isinstance(metric, list) else []
-    return kinds in ([str, float, int, int], [str, int, int, int])
+    if not isinstance(metrics, list) or not isinstance(record.get("tags", {}), dict):
+        return None
+    kinds = [list(map(type, metric)) if isinstance(metric, list) else [] for metric in metrics]
+    return record if all(kind in ([str, float, int, int], [str, int, int, int]) for kind in kinds) else None

@@ -91,7 +91,15 @@ def model_name(run: RunStart, run_folder: Path) -> str:
 def training_datasets(run: RunStart) -> Iterator[dict[str, Any]]:
     """The corpus, and each of its sources if there are several, as records."""
     manifest, name, path = run.manifest, dataset_name(run), str(run.corpus.absolute())
-    yield {**corpus_dataset(run), "path": path, "profile": _corpus_profile(manifest), "context": "training"}
+    corpus_profile = {
+        "languages": manifest.languages,
+        "vocab_size": manifest.tokenizer.vocab_size,
+        **({} if manifest.src_tokenizer is None else {"src_vocab_size": manifest.src_tokenizer.vocab_size}),
+        "pairs": {name: split.pairs for name, split in manifest.splits.items()},
+        "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
+        "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
+    }
+    yield {**corpus_dataset(run), "path": path, "profile": corpus_profile, "context": "training"}
     if len(manifest.parts) < 2:
         return
     for part, source in zip(manifest.parts, manifest.sources, strict=True):
@@ -115,27 +123,10 @@ def corpus_dataset(run: RunStart) -> dict[str, str]:
 
 
 def held_out_dataset(run: RunStart, logged: str, evaluation: Evaluation) -> dict[str, str] | None:
-    """Name and digest of the set that an evaluation is of; None if its digest is unknown.
-
-    Args:
-        run: The run.
-        logged: The name under which it is logged: ``valid``, ``final_test``.
-        evaluation: The evaluation.
-    """
+    """Name and digest of the set that an evaluation, logged under a name, is of; None if its digest is unknown."""
     if not evaluation.digest:
         return None
     return {"name": f"{dataset_name(run)} {held_out_split(logged)}", "digest": evaluation.digest}
-
-
-def held_out_record(run: RunStart, logged: str, evaluation: Evaluation) -> dict[str, Any] | None:
-    """The set that an evaluation is of as a record; None if its digest is unknown."""
-    dataset = held_out_dataset(run, logged, evaluation)
-    if dataset is None:
-        return None
-    split = held_out_split(logged)
-    info = run.manifest.splits.get(split)
-    profile = {} if info is None else {"pairs": info.pairs}
-    return {**dataset, "path": str(run.corpus.absolute()), "profile": profile, "context": split}
 
 
 def manifest_digest(manifest: Manifest) -> str:
@@ -145,18 +136,6 @@ def manifest_digest(manifest: Manifest) -> str:
         for shard in info.shards:
             digest.update(f"{split}/{shard.name} {shard.sha256}\n".encode())
     return digest.hexdigest()[:32]
-
-
-def _corpus_profile(manifest: Manifest) -> dict[str, Any]:
-    """The sizes that MLflow shows for a corpus."""
-    return {
-        "languages": manifest.languages,
-        "vocab_size": manifest.tokenizer.vocab_size,
-        **({} if manifest.src_tokenizer is None else {"src_vocab_size": manifest.src_tokenizer.vocab_size}),
-        "pairs": {name: split.pairs for name, split in manifest.splits.items()},
-        "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
-        "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
-    }
 
 
 def _source_profile(part: PartInfo, source: SourceInfo, mixture: Sequence[MixtureStage]) -> dict[str, Any]:
@@ -288,7 +267,9 @@ def example_target(directions: Sequence[Direction]) -> str:
     tagged = [direction for direction in directions if direction.tag]
     if not tagged:
         return ""
-    tags = {one.tgt_lang: {other.tag for other in directions if other.tgt_lang == one.tgt_lang} for one in tagged}
+    tags: dict[str, set[str | None]] = {}
+    for direction in directions:
+        tags.setdefault(direction.tgt_lang, set()).add(direction.tag)
     first = min(tagged, key=lambda direction: len(tags[direction.tgt_lang]))
     return f" --to {first.tgt_lang if len(tags[first.tgt_lang]) == 1 else shell_word(first.tag)}"
 

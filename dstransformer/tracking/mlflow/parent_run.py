@@ -27,9 +27,7 @@ logger = logging.getLogger(__name__)
 def parent_tags(tracking_uri: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The tag that shows a run below the one that ``MLFLOW_RUN_ID`` names; empty without one.
 
-    Args:
-        tracking_uri: The store of the run. A parent in another store, by ``MLFLOW_TRACKING_URI``, is only a warning.
-        environment: The environment variables.
+    A parent in another store than the run, by ``MLFLOW_TRACKING_URI``, is only a warning.
     """
     run_id, store = environment.get("MLFLOW_RUN_ID"), environment.get("MLFLOW_TRACKING_URI", "")
     is_same = is_same_store(store, tracking_uri)
@@ -43,23 +41,17 @@ def open_group(
 ) -> str | None:
     """Create the run of a group, or mark it as running again. Runs started with it in ``MLFLOW_RUN_ID`` are below it.
 
-    Args:
-        tracking_uri: Address of the store.
-        experiment: Name of the experiment.
-        known: Its ID if it was created before.
-        name: Its name.
-        params: Its parameters.
-        source: The command, shown as its source.
+    MLflow shows the command ``source`` as its source. ``known`` is its ID if it was created before.
 
     Returns:
         Its ID, ``known`` or new; None or ``known``, after a warning, if the store does not accept it.
     """
     with _client(tracking_uri) as client:
-        found = client.get_experiment_by_name(experiment)
-        place = found.experiment_id if found else client.create_experiment(experiment, artifact_location(tracking_uri))
-        if known is None or not client.search_runs([place], f"attributes.run_id = '{known}'", max_results=1):
+        stored, location = client.get_experiment_by_name(experiment), artifact_location(tracking_uri)
+        number = stored.experiment_id if stored else client.create_experiment(experiment, location)
+        if known is None or not client.search_runs([number], f"attributes.run_id = '{known}'", max_results=1):
             tags = {"mlflow.source.name": source, **parent_tags(tracking_uri)}
-            known = str(client.create_run(place, tags=tags, run_name=name).info.run_id)
+            known = str(client.create_run(number, tags=tags, run_name=name).info.run_id)
             for key, value in params.items():
                 client.log_param(known, key, value)
         client.update_run(known, status="RUNNING")
@@ -77,13 +69,7 @@ def close_group(
 ) -> str | None:
     """Replace the description and the files of a group's run, log metrics, and end it.
 
-    Args:
-        tracking_uri: Address of the store.
-        run_id: Its ID.
-        note: The description, in Markdown.
-        files: Files to upload.
-        status: How the group ended; None leaves the run as it is.
-        metrics: Values of the whole group.
+    The description ``note`` is in Markdown. A run of which ``status`` is None has not ended.
 
     Returns:
         How to open its page in MLflow; None, after a warning, if the store does not accept the result.

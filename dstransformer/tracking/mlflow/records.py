@@ -33,7 +33,7 @@ from dstransformer.tracking.mlflow.page import (
     default_run_name,
     describe,
     held_out_dataset,
-    held_out_record,
+    held_out_split,
     model_name,
     point_stride,
     training_datasets,
@@ -54,13 +54,7 @@ SAMPLE_COLUMNS = ("step", "source", "reference", "translation")
 
 
 class Recorder:
-    """Turns the events of a run into records. Metric names in MLflow are ``train/loss``, ``valid/bleu`` and so on.
-
-    Args:
-        run: The start of the run.
-        run_folder: The run folder.
-        put: Receives each record.
-    """
+    """Turns the events of a run into records, which ``put`` receives. Metrics are ``train/loss``, ``valid/bleu`` …"""
 
     def __init__(self, run: RunStart, run_folder: Path, put: Callable[[Record], None]) -> None:
         self._run = run
@@ -78,11 +72,9 @@ class Recorder:
         self._checkpoints: set[int] = set() if run.resume_step is None else {run.resume_step}
 
     def start(self, crashed: Record | None, parent: Mapping[str, str] | None = None) -> None:
-        """Record the start of the run and its description.
+        """Record the start of the run and its description. The user's own tags come before the one of a parent run.
 
-        Args:
-            crashed: ID and last time of an earlier run in this folder that ended without a report; None if none did.
-            parent: The tag that names the parent run, if there is one. The user's own tags come first.
+        ``crashed`` has ID and last time of an earlier run in this folder that ended without a report.
         """
         run = self._run
         tags = {name: run.tags[name] for name in FILTER_TAGS if name in run.tags}
@@ -258,10 +250,13 @@ class Recorder:
         elif evaluation.samples:
             rows = [[step, sample.source, sample.reference, sample.translation] for sample in evaluation.samples]
             self._put("table", file=f"samples/{split}.json", step=step, columns=SAMPLE_COLUMNS, rows=rows)
-        dataset = held_out_record(self._run, split, evaluation)
+        dataset = held_out_dataset(self._run, split, evaluation)
         if dataset is not None and dataset["name"] not in self._logged_datasets:
             self._logged_datasets.add(dataset["name"])
-            self._put("dataset", **dataset)
+            context = held_out_split(split)
+            info = self._run.manifest.splits.get(context)
+            profile = {} if info is None else {"pairs": info.pairs}
+            self._put("dataset", **dataset, path=str(self._run.corpus.absolute()), profile=profile, context=context)
 
     def _put_description(self) -> None:
         text = describe(self._run, self._run_folder, self._summary)

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dstransformer.errors import without_secrets
-from dstransformer.tracking.mlflow.location import TrackingState, check_secrets, is_database, sqlite_path
+from dstransformer.tracking.mlflow.location import (
+    TrackingState,
+    check_database,
+    check_secrets,
+    create_sqlite,
+    is_database,
+    sqlite_path,
+)
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox, RecordBatch
 
 if TYPE_CHECKING:
@@ -40,9 +47,12 @@ class Sender:
     """Sends pending records, oldest first. A refused record stays pending, and later ones are still sent."""
 
     def __init__(self, state: TrackingState, run_folder: Path, outbox: Outbox) -> None:
-        self._state = state
+        #: Its ``run_id`` is None until the store has created the run.
+        self.state = state
+        self.outbox = outbox
+        #: The number of records sent.
+        self.sent = 0
         self._run_folder = run_folder
-        self._outbox = outbox
         self._store: MlflowStore | None = None
         self._refused: set[int] = set()  # offsets of refused records
         self._warned: set[str] = set()  # operations of which a record was refused and none accepted since
@@ -52,39 +62,27 @@ class Sender:
         self.registered: str | None = None
 
     @property
-    def run_id(self) -> str | None:
-        """The MLflow run ID; None until the store has created the run."""
-        return self._state.run_id
-
-    @property
     def page(self) -> str | None:
         """How to open the run's page in MLflow; None until the store has created the run."""
         return None if self._store is None else self._store.page
 
-    def send(self, *, retry_refused: bool = True) -> int:
-        """Send the pending records.
-
-        Args:
-            retry_refused: Also send records that the store refused before.
-
-        Returns:
-            The number of records sent.
+    def send(self, *, retry_refused: bool = True) -> None:
+        """Send the pending records, those that the store refused before only if ``retry_refused`` is true.
 
         Raises:
             StoreUnreachableError: The store does not respond, or cannot write, for example because its disk is full.
             DataError: The outbox has a newer format.
             OSError: The outbox cannot be read.
         """
-        if not self._outbox.has_pending():
-            return 0
-        self.connect()
+        if not self.outbox.has_pending():
+            return
+        store = self.connect()
         with quiet_libraries():
-            return sum(map(self._send, self._outbox.batches(retry_refused=retry_refused)))
+            for batch in self.outbox.batches(retry_refused=retry_refused):
+                self._send(store, batch)
 
-    def _send(self, batch: RecordBatch) -> int:
-        """Send a batch. Returns the number of records sent."""
-        store, operation = self._store, batch.record["op"]
-        assert store is not None
+    def _send(self, store: MlflowStore, batch: RecordBatch) -> None:
+        operation = batch.record["op"]
         try:
             store.send(batch.record)
         except Exception as error:
@@ -98,15 +96,15 @@ class Sender:
                 )  # fmt: skip
             self._warned.add(operation)
             self._refused.update(batch.offsets)
-            self._outbox.mark_refused(batch)
-            return 0
+            self.outbox.mark(batch, accepted=False)
+            return
         self._warned.discard(operation)
-        self._state = store.state
+        self.state = store.state
         self.registered = store.registered or self.registered
-        self._outbox.mark_sent(batch)
-        return max(1, len(batch.offsets))
+        self.outbox.mark(batch, accepted=True)
+        self.sent += max(1, len(batch.offsets))
 
-    def connect(self) -> None:
+    def connect(self) -> MlflowStore:
         """Open the store, creating a SQLite file if necessary. If the store has lost the run, rewind the outbox.
 
         Raises:
@@ -115,22 +113,23 @@ class Sender:
             OSError: The outbox cannot be read.
         """
         if self._store is not None:
-            return
+            return self._store
         try:
-            with preparing(self._state.tracking_uri):
+            with preparing(self.state.tracking_uri):
                 from dstransformer.tracking.mlflow.store import MlflowStore
 
-                store = MlflowStore(self._state, self._run_folder)
+                store = MlflowStore(self.state, self._run_folder)
                 lost = store.has_lost_run()
         except Exception as error:
             raise StoreUnreachableError(short_reason(error)) from error
-        if lost and (count := self._outbox.rewind()):
+        if lost and (count := self.outbox.rewind()):
             logger.warning(
                 "%s does not know run %s: sending all its %d records again",
-                without_secrets(self._state.tracking_uri), self._state.run_id, count,
+                without_secrets(self.state.tracking_uri), self.state.run_id, count,
             )  # fmt: skip
-        self.lost = lost and not self._outbox.has_pending()
+        self.lost = lost and not self.outbox.has_pending()
         self._store = store
+        return store
 
 
 def prepare_mlflow() -> None:
@@ -145,10 +144,8 @@ def preparing(tracking_uri: str) -> Iterator[None]:
 
     Raises:
         ConfigError: The address lacks its password.
-        UnusableStoreError, Exception: See :mod:`dstransformer.tracking.mlflow.database`.
+        UnusableStoreError, Exception: See ``check_database`` and ``create_sqlite``.
     """
-    from dstransformer.tracking.mlflow.database import check_database, create_sqlite
-
     prepare_mlflow()
     check_secrets(tracking_uri)
     with quiet_libraries():

@@ -80,14 +80,7 @@ class MlflowStore:
 
     def has_lost_run(self) -> bool:
         """Whether the store no longer knows the run. A run deleted within MLflow is still known."""
-        try:
-            if self.run_id is not None:
-                self._client.get_run(self.run_id)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            return True
-        return False
+        return self.run_id is not None and self._stage(self.run_id) is None
 
     def send(self, record: Record) -> None:
         """Apply one record."""
@@ -103,7 +96,7 @@ class MlflowStore:
         if path is not None and not path.exists():  # an open connection can still read a deleted file
             return False
         try:
-            if self.run_id is None or not self._find_run(self.run_id):
+            if self.run_id is None or self._stage(self.run_id) != "active":
                 return False
             self._client.set_tag(self.run_id, PROBE_TAG, str(unix_ms()))  # a full disk can still be read
         except Exception:
@@ -119,7 +112,7 @@ class MlflowStore:
         if crashed := record.get("crashed"):
             self._mark_crashed(crashed["run_id"], crashed["time"])
         known = self.run_id if record["resume"] else None
-        if known is not None and self._find_run(known):
+        if known is not None and self._stage(known) == "active":
             self._client.update_run(known, status="RUNNING", name=record["run_name"])
             run_id = known
         else:
@@ -130,12 +123,13 @@ class MlflowStore:
         self._experiment = str(self._client.get_run(run_id).info.experiment_id)
         self._tags(record)
 
-    def _find_run(self, run_id: str) -> bool:
+    def _stage(self, run_id: str) -> str | None:
+        """``active``, or ``deleted`` within MLflow; None if the store does not know the run."""
         try:
-            return bool(self._client.get_run(run_id).info.lifecycle_stage == "active")
+            return str(self._client.get_run(run_id).info.lifecycle_stage)
         except MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return False
+                return None
             raise
 
     def _create_run(self, record: Record) -> str:
@@ -168,15 +162,15 @@ class MlflowStore:
         """
         run = self._client.get_run(self.run_id)
         logged = run.data.params
-        wanted = {key: value[:MAX_VALUE_LENGTH] for key, value in record["params"].items()}
-        new = [Param(key, value) for key, value in wanted.items() if key not in logged]
+        params = {key: value[:MAX_VALUE_LENGTH] for key, value in record["params"].items()}
+        new = [Param(key, value) for key, value in params.items() if key not in logged]
         for first in range(0, len(new), ENTRIES_PER_BATCH):
             self._client.log_batch(self.run_id, params=new[first : first + ENTRIES_PER_BATCH])
-        changed = {f"changed.{key}": value for key, value in wanted.items() if logged.get(key, value) != value}
+        changed = {f"changed.{key}": value for key, value in params.items() if logged.get(key, value) != value}
         self._tags({"tags": changed})
-        for tag in [f"changed.{key}" for key, value in wanted.items() if logged.get(key) == value]:
-            if tag in run.data.tags:
-                self._client.delete_tag(self.run_id, tag)
+        for key, value in params.items():
+            if logged.get(key) == value and f"changed.{key}" in run.data.tags:
+                self._client.delete_tag(self.run_id, f"changed.{key}")
 
     def _metrics(self, record: Record) -> None:
         metrics = [Metric(key, value, when, step) for key, value, when, step in record["metrics"]]
@@ -205,31 +199,23 @@ class MlflowStore:
         """Put rows into a table that MLflow shows. A row replaces those with the same first ``same`` columns."""
         same = record.get("same", 1)
         replaced = [row[:same] for row in record["rows"]]
-        known = self._client.list_artifacts(self.run_id, str(Path(record["file"]).parent))
-        before: list[list[Any]] = []
-        if record["file"] in {artifact.path for artifact in known}:
+        artifacts = self._client.list_artifacts(self.run_id, str(Path(record["file"]).parent))
+        earlier: list[list[Any]] = []
+        if record["file"] in {artifact.path for artifact in artifacts}:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(self._client.download_artifacts(self.run_id, record["file"], folder))
-                before = json.loads(path.read_bytes())["data"]
-        others = [row for row in before if row[:same] not in replaced]
-        rows = sorted(others + record["rows"], key=lambda row: row[:same])
+                earlier = json.loads(path.read_bytes())["data"]
+        kept = [row for row in earlier if row[:same] not in replaced]
+        rows = sorted(kept + record["rows"], key=lambda row: row[:same])
         content = {"columns": record["columns"], "data": rows}
-        self._upload(record["file"], json.dumps(content, ensure_ascii=False).encode())
+        self._client.log_text(self.run_id, json.dumps(content, ensure_ascii=False), record["file"])
         shown = json.loads(self._client.get_run(self.run_id).data.tags.get(MLFLOW_LOGGED_ARTIFACTS, "[]"))
         entry = {"path": record["file"], "type": "table"}
         if entry not in shown:
             self._client.set_tag(self.run_id, MLFLOW_LOGGED_ARTIFACTS, json.dumps([*shown, entry]))
 
-    def _upload(self, file: str, content: bytes) -> None:
-        """Upload content as an artifact."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, Path(file).name)
-            path.write_bytes(content)
-            self._client.log_artifact(self.run_id, str(path), str(Path(file).parent))
-
     def _register(self, record: Record) -> None:
-        model = self._models.bundle(record["key"])
-        self.registered = register(self._client, model, record["name"])
+        self.registered = register(self._client, self._models.bundle(record["key"]), record["name"])
 
     def _evaluation(self, record: Record) -> None:
         """Log metrics of ``dst evaluate`` with model and dataset, and the whole result as an artifact."""
@@ -248,7 +234,7 @@ class MlflowStore:
 
     def _mark_crashed(self, run_id: str | None, when: int) -> None:
         """Mark a run that ended without a report as failed, if its status in the store is still running."""
-        if run_id is None or not self._find_run(run_id):
+        if run_id is None or self._stage(run_id) != "active":
             return
         run = self._client.get_run(run_id)
         if run.info.status == "RUNNING":

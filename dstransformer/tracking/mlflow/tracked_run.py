@@ -43,7 +43,7 @@ def send_pending(run_folder: Path) -> int:
         UserError: The run is being trained.
         StorageError: The tracking server does not accept all records, or the run folder cannot be written.
     """
-    return _send(run_folder, None)[0]
+    return _send(run_folder).sent
 
 
 def register_bundle(run_folder: Path, name: str) -> str:
@@ -56,13 +56,13 @@ def register_bundle(run_folder: Path, name: str) -> str:
         DataError: The run has no final bundle; and as :func:`send_pending`.
         UserError, StorageError: As :func:`send_pending`.
     """
-    return _send(run_folder, name)[1] or name
+    return _send(run_folder, name).registered or name
 
 
-def _send(run_folder: Path, register: str | None) -> tuple[int, str | None]:
-    """Send the pending records. Returns their number, and the result of registering the bundle."""
-    state = _load_state(run_folder)
+def _send(run_folder: Path, register: str | None = None) -> Sender:
+    """Send the pending records, after the registration of the bundle under a name. Returns the sender of them."""
     outbox = Outbox(run_folder)
+    sender = Sender(_load_state(run_folder), run_folder, outbox)
     with hold_lock(
         run_folder / RUN_LOCK,
         f"another process ({{owner}}) sends the records of {run_folder}, a training or `dst track`: wait for it",
@@ -77,9 +77,9 @@ def _send(run_folder: Path, register: str | None) -> tuple[int, str | None]:
                         f"{run_folder} has no final bundle to register yet: finish the run with `dst train`"
                     )
                 outbox.put({"op": "register", "name": register, "key": None})
-            before = outbox.pending()
-        sender = Sender(state, run_folder, outbox)
-        return _send_pending(state, run_folder, outbox, sender, before), sender.registered
+            pending = outbox.pending()
+        _send_pending(run_folder, sender, pending)
+    return sender
 
 
 def _load_state(run_folder: Path) -> TrackingState:
@@ -101,9 +101,10 @@ def _load_state(run_folder: Path) -> TrackingState:
     )
 
 
-def _send_pending(state: TrackingState, run_folder: Path, outbox: Outbox, sender: Sender, before: int) -> int:
+def _send_pending(run_folder: Path, sender: Sender, pending: int) -> None:
+    state, outbox = sender.state, sender.outbox
     address = without_secrets(state.tracking_uri)
-    if state.run_id is None and not before:
+    if state.run_id is None and not pending:
         raise DataError(
             f"{run_folder}: {address} has never received this run, and no records are pending in {OUTBOX_NAME}: "
             f"restore that file from a copy; the metrics are still in {METRICS_NAME}"
@@ -116,12 +117,11 @@ def _send_pending(state: TrackingState, run_folder: Path, outbox: Outbox, sender
     try:
         if path:
             sender.connect()  # also repairs a moved or broken store when nothing is pending
-        sent = sender.send()
+        sender.send()
     except StoreUnreachableError as error:
-        left = outbox.pending()
         by_setting = isinstance(error.__cause__, UserError | ValueError | ImportError)  # trying again does not help
         raise StorageError(
-            f"{run_folder}: {max(0, before - left - outbox.damaged)} records sent, {left} still pending: "
+            f"{run_folder}: {sender.sent} records sent, {outbox.pending()} still pending: "
             f"{address} does not accept them ({error}){'' if by_setting else '; try again later'}"
         ) from None
     except OSError as error:
@@ -133,15 +133,14 @@ def _send_pending(state: TrackingState, run_folder: Path, outbox: Outbox, sender
         )
     if outbox.refused:
         raise StorageError(
-            f"{run_folder}: {sent} records sent, {outbox.refused} still pending: "
+            f"{run_folder}: {sender.sent} records sent, {outbox.refused} still pending: "
             f"{address} refused them; the warnings above say why"
         )
     if damaged := outbox.count_damaged():
         raise StorageError(
-            f"{run_folder}: {sent} records sent; skipped {counted(damaged, 'damaged line')} of {OUTBOX_NAME}: restore "
-            f"the file from a copy, or delete what is damaged and {CURSOR_NAME}"
+            f"{run_folder}: {sender.sent} records sent; skipped {counted(damaged, 'damaged line')} of {OUTBOX_NAME}: "
+            f"restore the file from a copy, or delete what is damaged and {CURSOR_NAME}"
         )
-    return sent
 
 
 def crashed_run(run_folder: Path, outbox: Outbox, state: TrackingState) -> Record | None:
@@ -167,11 +166,8 @@ def _last_report(run_folder: Path, outbox: Outbox) -> int:
 
 def lacks_end(outbox: Outbox) -> bool:
     """Whether no record of an end follows the last start of a run."""
-    last = None
-    for record in outbox.records():
-        if record["op"] in ("start", "finish", "crash"):
-            last = record["op"]
-    return last == "start"
+    turns = [record["op"] for record in outbox.records() if record["op"] in ("start", "finish", "crash")]
+    return turns[-1:] == ["start"]
 
 
 def last_record_time(outbox: Outbox) -> int:
@@ -186,14 +182,9 @@ def last_record_time(outbox: Outbox) -> int:
 
 
 def find_run(bundle: Path, recorded: str | None) -> Path | None:
-    """The folder of the tracked run that a bundle belongs to.
+    """The folder of the tracked run that contains a bundle, or else the one recorded in the bundle's provenance.
 
-    Args:
-        bundle: The folder of the bundle.
-        recorded: The run folder in the provenance of the bundle, for one that was averaged or copied elsewhere.
-
-    Returns:
-        The run folder that contains the bundle, or the recorded one; None if neither is tracked.
+    A bundle that was averaged or copied elsewhere has the latter. None if neither is tracked.
     """
     folder = bundle.absolute()
     candidates = [folder, *folder.parents, *([] if recorded is None else [Path(recorded)])]
@@ -244,11 +235,7 @@ def logged_evaluations(run_folder: Path) -> list[dict[str, Any]]:
 
 
 def send_evaluations(run_folder: Path, *, wait_seconds: float = 0.0) -> str | None:
-    """Send what :func:`log_evaluation` has recorded.
-
-    Args:
-        run_folder: The run folder.
-        wait_seconds: Seconds to wait for a training that is about to end.
+    """Send what :func:`log_evaluation` has recorded, after waiting for a training that is about to end.
 
     Returns:
         A line that says why MLflow does not have the scores yet; None if it does. A store that is down is not an error:

@@ -21,10 +21,7 @@ from dstransformer.tracking.mlflow.tracked_run import crashed_run
 
 logger = logging.getLogger(__name__)
 
-FLUSH_SECONDS = 1.0
-RETRY_SECONDS = 15.0
 FINISH_SECONDS: Mapping[RunStatus, float] = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
-SYSTEM_METRICS_SECONDS = 10.0
 
 #: The interval between two points grows to this share of the age of the run, so that a week has about 2,500 points.
 SHARE_OF_AGE = 1 / 500
@@ -39,6 +36,9 @@ class MlflowTracker(Tracker):
 
     name = "MLflow tracking"
 
+    #: Seconds between two looks for records, two tries of a store that failed, and two samples of system metrics.
+    flush_seconds, retry_seconds, system_metrics_seconds = 1.0, 15.0, 10.0
+
     def __init__(
         self,
         run_folder: Path,
@@ -46,17 +46,11 @@ class MlflowTracker(Tracker):
         experiment: str,
         *,
         system_metrics: bool = True,
-        flush_seconds: float = FLUSH_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-        system_metrics_seconds: float = SYSTEM_METRICS_SECONDS,
         announce: Callable[[str], None] = logger.info,
     ) -> None:
         self._run_folder = run_folder
         self._state = TrackingState(tracking_uri, experiment)
-        self._with_system_metrics = system_metrics
-        self._flush_seconds = flush_seconds
-        self._retry_seconds = retry_seconds
-        self._system_metrics_seconds = system_metrics_seconds
+        self._system_metrics = system_metrics  # whether to begin to measure them
         self._announce = announce
         self._outbox = Outbox(run_folder)
         self._recorder: Recorder | None = None
@@ -124,7 +118,7 @@ class MlflowTracker(Tracker):
     def _send_records(self, recorder: Recorder) -> None:
         """Send records until the run ends. Runs in the worker thread."""
         sender = Sender(self._state, self._run_folder, self._outbox)
-        monitor: SystemMetrics | None = None
+        monitor = None
         while True:
             finishing = self._finishing.is_set()
             if finishing and monitor is not None:
@@ -138,9 +132,11 @@ class MlflowTracker(Tracker):
                     self._announce(self._page)
             if finishing:
                 return
-            if monitor is None and self._with_system_metrics and sender.run_id is not None and self._recovery is None:
-                monitor = self._start_monitor(sender.run_id, recorder)
-            self._finishing.wait(self._flush_seconds)
+            run_id = sender.state.run_id
+            if self._system_metrics and run_id is not None and self._recovery is None:
+                self._system_metrics = False
+                monitor = self._start_monitor(run_id, recorder)
+            self._finishing.wait(self.flush_seconds)
 
     def _send_pending(self, sender: Sender, *, last_try: bool) -> None:
         due = last_try or time.monotonic() >= self._retry_at
@@ -167,7 +163,7 @@ class MlflowTracker(Tracker):
             self._recovery = None
         finally:
             if due:
-                self._retry_at = time.monotonic() + self._retry_seconds
+                self._retry_at = time.monotonic() + self.retry_seconds
 
     def _report_failure(self, warning: str, recovery: str) -> None:
         """Log a failure to send, unless the last attempt failed in the same way."""
@@ -176,16 +172,10 @@ class MlflowTracker(Tracker):
         self._recovery = recovery
 
     def _start_monitor(self, run_id: str, recorder: Recorder) -> SystemMetrics | None:
-        self._with_system_metrics = False
+        uri, began = self._state.tracking_uri, first_time(self._run_folder / METRICS_NAME)
         try:
             with quiet_libraries():
-                return SystemMetrics(
-                    run_id,
-                    self._state.tracking_uri,
-                    recorder.record_system_metrics,
-                    self._system_metrics_seconds,
-                    first_time(self._run_folder / METRICS_NAME),
-                )
+                return SystemMetrics(run_id, uri, recorder.record_system_metrics, self.system_metrics_seconds, began)
         except Exception as error:
             logger.warning("cannot measure system metrics: %r", error)
             return None
@@ -196,12 +186,7 @@ class SystemMetrics:
 
     Measures with MLflow's monitor, but not in the monitor's own thread, which ends at the first failed request.
 
-    Args:
-        run_id: The MLflow run.
-        tracking_uri: Address of the store.
-        publish: Receives the metrics.
-        interval: Seconds between two samples.
-        began: When the run began, in Unix seconds; None for now.
+    ``interval`` is the seconds between two samples, ``began`` when the run began, in Unix seconds; None for now.
     """
 
     def __init__(
@@ -210,7 +195,7 @@ class SystemMetrics:
         tracking_uri: str,
         publish: Callable[[Mapping[str, float]], object],
         interval: float,
-        began: float | None = None,
+        began: float | None,
     ) -> None:
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 

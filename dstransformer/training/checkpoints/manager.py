@@ -20,9 +20,8 @@ from dstransformer.data import Tokenizer
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError, StorageError, counted
 from dstransformer.evaluation import Score
-from dstransformer.io.files import ROOM_ADVICE, file_sha256, storage_errors, sync_tree
+from dstransformer.io.files import ROOM_ADVICE, RetryPolicy, file_sha256, storage_errors, sync_tree
 from dstransformer.io.products import kind_of
-from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import save_bundle
 from dstransformer.tracking.events import CheckpointSaved, SaveFailed, Tracker
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder

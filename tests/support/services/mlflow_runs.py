@@ -17,19 +17,14 @@ from support.processes.launching import run_dst
 EXPERIMENT = "translation"
 
 
+class QuickTracker(MlflowTracker):
+    flush_seconds, retry_seconds, system_metrics_seconds = 0.05, 0.5, 0.2
+
+
 def make_tracker(
     run_folder: Path, uri: str, *, system_metrics: bool = False, announce: Callable[[str], None] = logging.debug
 ) -> MlflowTracker:
-    return MlflowTracker(
-        run_folder,
-        uri,
-        EXPERIMENT,
-        system_metrics=system_metrics,
-        flush_seconds=0.05,
-        retry_seconds=0.5,
-        system_metrics_seconds=0.2,
-        announce=announce,
-    )
+    return QuickTracker(run_folder, uri, EXPERIMENT, system_metrics=system_metrics, announce=announce)
 
 
 def tracked_run(run_folder: Path) -> tuple[MlflowClient, Run]:

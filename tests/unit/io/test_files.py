@@ -6,13 +6,24 @@ import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support.processes.launching import started
 
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.io.files import append_whole, hold_lock, replace_file, replace_folder, replacing, storage_errors
+from dstransformer.io.files import (
+    MAX_TRIES,
+    Backlog,
+    RetryPolicy,
+    append_whole,
+    hold_lock,
+    replace_file,
+    replace_folder,
+    replacing,
+    storage_errors,
+)
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -188,3 +199,66 @@ def test_text_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
     assert caught.value.filename == str(path)
     append_whole(path, "third\n")
     assert path.read_text(encoding="utf-8") == "first ä\nthird\n"
+
+
+class Disk:
+    """A disk that refuses the first so many writes."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+        self.written: list[str] = []
+
+    def save(self) -> str:
+        if self.refusals:
+            self.refusals -= 1
+            raise StorageError("cannot write it")
+        return "done"
+
+    def write(self, items: Sequence[str]) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError("no room")
+        self.written += items
+
+
+def test_a_write_is_tried_several_times_unless_the_program_stops() -> None:
+    failures: list[tuple[str, int]] = []
+    waits: list[float] = []
+
+    def stop(_: float) -> None:
+        raise InterruptedError
+
+    policy = RetryPolicy(7.0, waits.append, lambda what, error, left: failures.append((f"{what}: {error}", left)))
+    assert policy.run("the bundle", Disk(MAX_TRIES - 1).save) == "done"
+    assert failures == [("the bundle: cannot write it", left) for left in (4, 3, 2, 1)]
+    assert waits == [7.0] * 4
+    with pytest.raises(StorageError, match=r"bundle .*5 tries: cannot write it"):
+        policy.run("the bundle", Disk(MAX_TRIES).save)
+    with pytest.raises(InterruptedError):
+        RetryPolicy(7.0, stop, lambda *_: None).run("the bundle", Disk(1).save)
+
+
+def test_the_error_of_all_processes_stays_one_of_all_processes() -> None:
+    error = StorageError("full")
+    error.shared = True
+
+    def refuse() -> None:
+        raise error
+
+    with pytest.raises(StorageError) as raised:
+        RetryPolicy(0.0, lambda _: None, lambda *_: None).run("it", refuse)
+    assert raised.value.shared
+
+
+def test_a_backlog_keeps_the_order_and_reports_once(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk(3)
+    backlog: Backlog[str] = Backlog(Path("metrics.jsonl"), disk.write)
+    backlog.add("a")
+    backlog.add("b")
+    assert str(backlog.flush()) == "no room"
+    assert (len(backlog), disk.written, len(caplog.records)) == (2, [], 1)
+    assert "metrics.jsonl: no room" in caplog.text
+    backlog.add("c")
+    assert (len(backlog), disk.written, len(caplog.records)) == (0, ["a", "b", "c"], 2)
+    assert backlog.flush() is None
+    assert disk.written == ["a", "b", "c"]

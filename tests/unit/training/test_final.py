@@ -17,8 +17,7 @@ from dstransformer.config import Config, load_config
 from dstransformer.data.plan import Position
 from dstransformer.distributed.supervision.stop_signals import StopRequested
 from dstransformer.evaluation.validation import score_name
-from dstransformer.io.files import file_sha256
-from dstransformer.io.retry import RetryPolicy
+from dstransformer.io.files import RetryPolicy, file_sha256
 from dstransformer.model import bundle
 from dstransformer.training.checkpoints.checkpoint_folder import rank_by_score, select_kept
 from dstransformer.training.checkpoints.format import Checkpoint, TrainState

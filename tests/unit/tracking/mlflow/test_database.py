@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 from support.processes.forks import fork_server
 from support.processes.launching import LIMIT
 
-from dstransformer.tracking.mlflow.database import UnusableStoreError, check_database, create_sqlite, known_revisions
+from dstransformer.tracking.mlflow.location import UnusableStoreError, check_database, create_sqlite, known_revisions
 
 
 @pytest.fixture(scope="module")

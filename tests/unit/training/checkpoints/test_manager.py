@@ -22,7 +22,7 @@ from dstransformer.distributed.supervision.stop_signals import StopRequest, Stop
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import StorageError
 from dstransformer.evaluation import Score
-from dstransformer.io.retry import MAX_TRIES
+from dstransformer.io.files import MAX_TRIES
 from dstransformer.tracking.events import CheckpointSaved, Event, SaveFailed, Tracker
 from dstransformer.training.checkpoints import checkpoint_folder
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
