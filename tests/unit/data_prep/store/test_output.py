@@ -13,9 +13,8 @@ from support.data.prep import contents, refuses
 from data_prep.build import STAGES
 from data_prep.cli import main
 from data_prep.stages.read import Read
-from data_prep.store.folders import hold
 from data_prep.store.output import check_paths, find_corpus, foreign_entries, install, open_output, resolve_output
-from data_prep.store.workspace import open_workspace
+from data_prep.store.workspace import hold, open_workspace
 from dstransformer.data import Corpus
 from dstransformer.errors import UserError
 from dstransformer.io.products import write_marker
