@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_prep.recipe.names import HUB_SPLITS
+from data_prep.recipe.names import HUB_SPLITS, printable_name
 from data_prep.recipe.options import HubOptions, Wmt14Options
 from data_prep.sources import Source
 from data_prep.sources.finding import Stats, Stream, identify, read_unchanged
 from data_prep.sources.records import pairs_of_table
-from data_prep.sources.texts import local_text
+from data_prep.sources.texts import Text
 from dstransformer.data import SourceInfo
 from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.io.progress import is_quiet
@@ -45,7 +45,7 @@ def open_hub(options: HubOptions) -> Source:
     files = builder.config.data_files if options.hub_path else {}
     paths = [Path(str(file)) for name in names.values() if name in files for file in files[name]]
     stats: Stats = {}
-    inputs = tuple(identify(local_text(path), stats) for path in paths)
+    inputs = tuple(identify(Text(path, "", str(path), printable_name(path)), stats) for path in paths)
     info = SourceInfo(name="hub", revision=None if options.hub_path else builder.hash, inputs=inputs)
     streams: dict[str, Stream] = {
         split: partial(read_unchanged, partial(_stream, builder, options, name), stats)
