@@ -13,9 +13,8 @@ from data_prep.stages.encode import Encode
 from data_prep.stages.read import Read
 from data_prep.stages.rules import check_rules
 from data_prep.stages.vocab import Vocab, check_symbols
-from data_prep.store.folders import FULL_ADVICE
 from data_prep.store.output import check_paths, find_corpus, install, open_output
-from data_prep.store.workspace import Stage, Workspace, check_workspace, open_workspace
+from data_prep.store.workspace import FULL_ADVICE, Stage, Workspace, check_workspace, open_workspace
 from data_prep.workers import Workers
 from dstransformer.data import InputFile, Manifest
 from dstransformer.io.files import storage_errors
@@ -106,7 +105,7 @@ def _inputs(recipe: Recipe) -> list[Path | None]:
     inputs: list[Path | None] = [recipe.vocab.tokenizer_model, recipe.vocab.src_tokenizer_model]
     for source in recipe.sources.values():
         options = dict(source)
-        given = [one for value in options.values() for one in (value if isinstance(value, tuple) else (value,))]
-        paths = [local_text(value).path for value in given if isinstance(value, Path)]
+        values = [item for value in options.values() for item in (value if isinstance(value, tuple) else (value,))]
+        paths = [local_text(value).path for value in values if isinstance(value, Path)]
         inputs += [options.get("hub_path"), *(path for path in paths if path.is_file())]
     return inputs

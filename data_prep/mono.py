@@ -98,6 +98,7 @@ def clean_mono(
     read = Read([part])
     check_rules(cleaning, [part.languages])
     clean = Clean(cleaning, after=read.key)
+    made_by: dict[str, Any] = read.content()["made_by"]
     with (
         open_workspace(work, progress, STAGES) as workspace,
         workspace.kept_for_retry(),
@@ -118,7 +119,7 @@ def clean_mono(
                 dropped={name: n for name, n in report.cleaning.dropped.items() if name not in _OF_TWO_SIDES},
                 examples={name: tuple(src for src, _ in pairs) for name, pairs in report.cleaning.examples.items()},
                 options=_record(options, cleaning),
-                versions=_versions(read, report.packages),
+                versions={name: str(made_by[name]) for name in ("dstransformer", "unicode")} | report.packages,
             )
             write_record(record.model_dump_json(indent=2))
         workspace.clear()
@@ -150,12 +151,7 @@ def _write_sentences(path: Path, write: Callable[[str], None]) -> str:
 def _record(options: MonoOptions, cleaning: CleanOptions) -> dict[str, Option]:
     """The options as the command line has them."""
     named = {"text": "in", "held_out_text": "held_out"}
-    given = {
+    text = {
         named.get(k, k): v for k, v in options.record().items() if k in named or k in ("lang", "unquote", "unescape")
     }
-    return given | {name: value for name, value in cleaning.record().items() if name in MONO_CLEANING}
-
-
-def _versions(read: Read, packages: dict[str, str]) -> dict[str, str]:
-    made_by: dict[str, Any] = read.content()["made_by"]
-    return {name: str(made_by[name]) for name in ("dstransformer", "unicode")} | packages
+    return text | {name: value for name, value in cleaning.record().items() if name in MONO_CLEANING}

@@ -160,15 +160,15 @@ def _send_outcome(function: Callable[[], bytes], sender: Connection) -> None:
 def _init_process() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    """Exit when the parent is killed; this process would wait forever for work."""
     parent = parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(1)
+
+    def exit_with_parent() -> None:
+        """Exit when the parent is killed; this process would wait forever for work."""
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 @contextmanager
@@ -277,19 +277,19 @@ def _check_workers(client: Client, path: Path, progress: Progress) -> None:
                 f"the scheduler of --cluster {path} has no worker: start some with `dask worker --scheduler-file "
                 f"{shell_word(path)} --nthreads 1`"
             ) from None
-    found = client.run(resolve_name, "dstransformer:__version__", on_error="return")
-    for address, there in found.items():
+    versions = client.run(resolve_name, "dstransformer:__version__", on_error="return")
+    for address, there in versions.items():
         if there != dstransformer.__version__:
-            what = there if isinstance(there, str) else "none that can be imported"
-            raise UserError(_other_version(f"the worker at {address}", f"dstransformer {what}", _versions()[:1]))
+            version_there = there if isinstance(there, str) else "none that can be imported"
+            worker = f"the worker at {address}"
+            raise UserError(_other_version(worker, f"dstransformer {version_there}", _versions()[:1]))
     threads = client.nthreads()
     progress.note(f"{counted(len(threads), 'worker')} with {counted(sum(threads.values()), 'thread')}")
 
 
-def _other_version(worker: str, there: str, wanted: Sequence[str]) -> str:
-    differing = ", ".join(one for one in wanted if one not in there.split(", "))
+def _other_version(worker: str, there: str, here: Sequence[str]) -> str:
     return (
-        f"{worker} has {there}, this command has {differing}: with another version the corpus could differ; "
+        f"{worker} has {there}, this command has {', '.join(here)}: with another version the corpus could differ; "
         "install the same on all machines"
     )
 
@@ -399,9 +399,9 @@ def _run(versions: tuple[str, ...], work: Path, function: Callable[[Task], Resul
         DstError: The versions differ, the work folder is not there, or the file system failed (a full disk excepted).
     """
     worker = f"the worker on {platform.node()}"
-    if (own := _versions()) != versions:
-        others = [one for one in own if one not in versions]
-        raise DstError(_other_version(worker, ", ".join(others), [one for one in versions if one not in own]))
+    if (here := _versions()) != versions:
+        differing = ", ".join(version for version in here if version not in versions)
+        raise DstError(_other_version(worker, differing, [version for version in versions if version not in here]))
     if not work.is_dir():
         raise DstError(
             f"{worker} does not see the work folder {work}: choose one with --work that all machines share under the "

@@ -37,6 +37,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _Processes = Annotated[int, Ge(1), Le(1024)]
 
+_SOURCE_NAMES = tuple(dict.fromkeys(name for model in SOURCES.values() for name in model.model_fields))
+
 #: A column of a file of scores.
 _Column = Annotated[int, Ge(1), Le(1000)]
 
@@ -83,7 +85,6 @@ def add_options(parser: CommandParser, command: str) -> None:
         case "completion":
             parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
         case "info" | "verify" | "report" | "text":
-            parser.add_argument("corpus", type=read_as(Folder), metavar="CORPUS", help="a corpus folder")
             _add_for_corpus(parser, command)
 
 
@@ -166,31 +167,27 @@ def _add_work(parser: argparse.ArgumentParser, text: str, *, required: bool) -> 
 
 def _add_filter(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``dst-prep filter``."""
-    for flag, text in (
-        ("--src", "source text, one sentence per line"),
-        ("--tgt", "its translation, line by line"),
-        ("--scores", "scores, a line for each pair, in columns separated by tabs, as dst score writes them"),
-        ("--out-src", "the source text of the pairs that are kept, gzipped if it ends in .gz"),
-        ("--out-tgt", "their translation"),
-    ):
-        _add_file(parser, flag, text)
+    _add_file(parser, "--src", "source text, one sentence per line")
+    _add_file(parser, "--tgt", "its translation, line by line")
+    _add_file(
+        parser, "--scores", "scores, a line for each pair, in columns separated by tabs, as dst score writes them"
+    )
+    _add_file(parser, "--out-src", "the source text of the pairs that are kept, gzipped if it ends in .gz")
+    _add_file(parser, "--out-tgt", "their translation")
     parser.add_argument("--column", type=read_as(_Column), default=1, metavar="N", help="column of the score (1)")
     share = parser.add_mutually_exclusive_group(required=True)
-    for worst, text in (
-        ("lowest", "drop this share of the pairs, those with the lowest scores"),
-        ("highest", "drop those with the highest"),
-    ):
-        flag = f"--drop-{worst}"
-        share.add_argument(flag, type=read_as(_Share), metavar="SHARE", help=text)
+    lowest, highest = "drop this share of the pairs, those with the lowest scores", "drop those with the highest"
+    share.add_argument("--drop-lowest", type=read_as(_Share), metavar="SHARE", help=lowest)
+    share.add_argument("--drop-highest", type=read_as(_Share), metavar="SHARE", help=highest)
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
 def _add_for_corpus(parser: argparse.ArgumentParser, command: str) -> None:
-    """Add the options of a command that reads a corpus."""
+    """Add the corpus, and the options of a command that reads it."""
+    parser.add_argument("corpus", type=read_as(Folder), metavar="CORPUS", help="a corpus folder")
     match command:
         case "info":
             parser.add_argument("--json", action="store_true", help="print the manifest")
-            return
         case "verify":
             parser.add_argument(
                 "--inputs",
@@ -199,9 +196,9 @@ def _add_for_corpus(parser: argparse.ArgumentParser, command: str) -> None:
                 metavar="PATH",
                 help="also compare the files it was made from, which are or lie in PATH, with their hashes and sizes",
             )
-            return
         case "report":
             _add_file(parser, "--out", "the page, an .html file")
+            parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
         case "text":
             parser.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
             _add_file(parser, "--src", "source text, one sentence per line (-: standard output)")
@@ -212,8 +209,7 @@ def _add_for_corpus(parser: argparse.ArgumentParser, command: str) -> None:
                 metavar="FILE",
                 help="right links, line by line, for dst align --reference: of --source toy, whose grammar knows them",
             )
-    many = "an existing file" if command == "report" else "existing files"
-    parser.add_argument("--overwrite", action="store_true", help=f"replace {many}")
+            parser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
 def _add_file(parser: argparse.ArgumentParser, flag: str, text: str) -> None:
@@ -245,10 +241,10 @@ def read_recipe(arguments: argparse.Namespace) -> Recipe:
     Raises:
         UserError: An option is missing, or options do not go together.
     """
-    given: dict[str, Any] = {stage: _given(arguments, model.model_fields) for stage, model in STAGES.items()}
-    source = _given(arguments, _source_names())
+    stages: dict[str, Any] = {stage: _given(arguments, model.model_fields) for stage, model in STAGES.items()}
+    source = _given(arguments, _SOURCE_NAMES)
     if arguments.recipe is not None:
-        flags = [name for options in (source, *given.values()) for name in options]
+        flags = [name for options in (source, *stages.values()) for name in options]
         if flags:
             flag = f"--{flags[0].replace('_', '-')}"
             raise UserError(f"{flag} and the recipe {arguments.recipe} do not go together: use --set, or leave one out")
@@ -259,7 +255,7 @@ def read_recipe(arguments: argparse.Namespace) -> Recipe:
         raise UserError(
             f"no recipe and no --source: name one of `dst-prep recipes`, a .yaml file, or --source {'|'.join(SOURCES)}"
         )
-    return _validate(Recipe, given | {"sources": {source["source"]: source}})
+    return _validate(Recipe, stages | {"sources": {source["source"]: source}})
 
 
 def read_source(arguments: argparse.Namespace) -> SourceOptions:
@@ -268,7 +264,7 @@ def read_source(arguments: argparse.Namespace) -> SourceOptions:
     Raises:
         UserError: An option is missing or belongs to another source.
     """
-    return _validate(SOURCES[arguments.source], _given(arguments, _source_names()))
+    return _validate(SOURCES[arguments.source], _given(arguments, _SOURCE_NAMES))
 
 
 def read_stage(arguments: argparse.Namespace, kind: type[Model], stage: str, read: Mapping[str, object]) -> Model:
@@ -283,8 +279,8 @@ def read_stage(arguments: argparse.Namespace, kind: type[Model], stage: str, rea
     Raises:
         UserError: Options do not go together.
     """
-    given = _given(arguments, kind.model_fields)
-    return _validate(kind, with_source_defaults(given, stage, str(read["source"]), read.get("pair")))
+    options = _given(arguments, kind.model_fields)
+    return _validate(kind, with_source_defaults(options, stage, str(read["source"]), read.get("pair")))
 
 
 def read_mono(arguments: argparse.Namespace) -> tuple[MonoOptions, CleanOptions]:
@@ -293,9 +289,8 @@ def read_mono(arguments: argparse.Namespace) -> tuple[MonoOptions, CleanOptions]
     Raises:
         UserError: Options do not go together.
     """
-    names = [name for name in MonoOptions.model_fields if name in arguments]
-    text = _validate(MonoOptions, _given(arguments, names))
-    cleaning = _given(arguments, [name for name in CleanOptions.model_fields if name in arguments])
+    text = _validate(MonoOptions, _given(arguments, MonoOptions.model_fields))
+    cleaning = _given(arguments, CleanOptions.model_fields)
     cleaning |= {"near_text": "src"} if "near_duplicates" in cleaning else {}
     return text, _validate(CleanOptions, with_source_defaults(cleaning, "clean", "mono", None))
 
@@ -383,17 +378,9 @@ def _explain(text: str, error: ValidationError, kind: Any) -> str:
     return f"{text[:40]!r}: {fault['msg']}"
 
 
-def _source_names() -> Iterable[str]:
-    return dict.fromkeys(
-        name
-        for model in SOURCES.values()
-        for name, field in model.model_fields.items()
-        if field.json_schema_extra != RECIPE_ONLY
-    )
-
-
 def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    values = {name: getattr(arguments, name) for name in names}
+    """Those of the options with these names that the command line gives."""
+    values = {name: getattr(arguments, name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -3,7 +3,8 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dstransformer import __version__
@@ -11,7 +12,7 @@ from dstransformer.errors import DataError, DstError, UserError, counted
 from dstransformer.io.command import CommandParser, printing, set_verbosity
 
 if TYPE_CHECKING:
-    from data_prep.store.workspace import Stage, Workspace
+    from data_prep.store.workspace import Workspace
     from data_prep.workers import Workers
     from dstransformer.data import Corpus
 
@@ -45,12 +46,12 @@ def build_parser(words: Sequence[str] | None = None) -> CommandParser:
     parser.add_argument("--version", action="version", version=f"dst-prep {__version__}")
     commands = parser.add_commands("COMMAND")
     for command in _COMMANDS:
-        own = commands.add_parser(command.name, help=command.summary, examples=command.examples)
-        own.set_defaults(handler=command.handler)
+        subparser = commands.add_parser(command.name, help=command.summary, examples=command.examples)
+        subparser.set_defaults(handler=command.handler)
         if words is None or command.name in words:
             from data_prep.cli.arguments import add_options
 
-            add_options(own, command.name)
+            add_options(subparser, command.name)
     return parser
 
 
@@ -124,22 +125,20 @@ def _filter(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _open_work(arguments: argparse.Namespace, after: "type[Stage] | None" = None) -> Iterator["Workspace"]:
-    """Open the work folder of a stage, which comes after the stage ``after``."""
+def _open_work(arguments: argparse.Namespace, *, filled: bool = True) -> Iterator[tuple["Workspace", "Workers"]]:
+    """Open the work folder of a single stage, which the stages before have filled, and the workers."""
     from data_prep.build import STAGES
     from data_prep.store.workspace import open_workspace
+    from data_prep.workers import open_workers
     from dstransformer.io.progress import Progress
 
     # Workers of a cluster may run in another folder.
     folder = arguments.work.absolute() if arguments.cluster else arguments.work
-    with open_workspace(folder, Progress(bars=sys.stderr.isatty()), STAGES, after) as workspace:
-        yield workspace
-
-
-def _open_workers(arguments: argparse.Namespace, workspace: "Workspace") -> "AbstractContextManager[Workers]":
-    from data_prep.workers import open_workers
-
-    return open_workers(arguments.workers, arguments.cluster, workspace.folder, workspace.progress)
+    with (
+        open_workspace(folder, Progress(bars=sys.stderr.isatty()), STAGES, filled=filled) as workspace,
+        open_workers(arguments.workers, arguments.cluster, folder, workspace.progress) as workers,
+    ):
+        yield workspace, workers
 
 
 def _recipes(_: argparse.Namespace) -> None:
@@ -158,7 +157,7 @@ def _read(arguments: argparse.Namespace) -> None:
     from data_prep.stages.read import Read
 
     source = options.read_source(arguments)
-    with _open_work(arguments) as workspace, _open_workers(arguments, workspace) as workers:
+    with _open_work(arguments, filled=False) as (workspace, workers):
         workspace.run(Read(open_parts({source.source: source}, workspace.progress)), workers)
 
 
@@ -169,10 +168,10 @@ def _clean(arguments: argparse.Namespace) -> None:
     from data_prep.stages.clean import Clean
     from data_prep.stages.read import Read
 
-    with _open_work(arguments, after=Read) as workspace, _open_workers(arguments, workspace) as workers:
+    with _open_work(arguments) as (workspace, workers):
         read = workspace.finished(Read)
-        given = options.read_stage(arguments, CleanOptions, "clean", read.options)
-        workspace.run(Clean(given, after=read.key), workers)
+        rules = options.read_stage(arguments, CleanOptions, "clean", read.options)
+        workspace.run(Clean(rules, after=read.key), workers)
         report = workspace.report(Clean)
     with printing(f"; the stage in {arguments.work} is finished"):
         show_cleaning(report.cleaning)
@@ -185,9 +184,9 @@ def _vocab(arguments: argparse.Namespace) -> None:
     from data_prep.stages.read import Read
     from data_prep.stages.vocab import Vocab
 
-    with _open_work(arguments, after=Read) as workspace:
-        given = options.read_stage(arguments, VocabOptions, "vocab", workspace.finished(Read).options)
-        workspace.run(Vocab(given, after=workspace.chain(Read, Clean)[-1].key), workers=1)
+    with _open_work(arguments) as (workspace, workers):
+        vocab = options.read_stage(arguments, VocabOptions, "vocab", workspace.finished(Read).options)
+        workspace.run(Vocab(vocab, after=workspace.chain(Read, Clean)[-1].key), workers)
 
 
 def _encode(arguments: argparse.Namespace) -> None:
@@ -200,9 +199,9 @@ def _encode(arguments: argparse.Namespace) -> None:
 
     out = resolve_output(arguments.out)
     check_paths(out, arguments.work)
-    with _open_work(arguments, after=Read) as workspace, _open_workers(arguments, workspace) as workers:
-        given = options.read_stage(arguments, EncodeOptions, "encode", workspace.finished(Read).options)
-        manifest = run_encode(workspace, given, out, workers=workers, overwrite=arguments.overwrite)
+    with _open_work(arguments) as (workspace, workers):
+        encoding = options.read_stage(arguments, EncodeOptions, "encode", workspace.finished(Read).options)
+        manifest = run_encode(workspace, encoding, out, workers=workers, overwrite=arguments.overwrite)
     with printing(f"; the corpus {arguments.out} is complete"):
         show_manifest(arguments.out, manifest)
 
@@ -273,23 +272,28 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _text(arguments: argparse.Namespace) -> None:
-    from data_prep.store.output import check_text_files, write_text_files
     from dstransformer.data import Corpus
+    from dstransformer.io.text import is_same_file, writing_files
 
     paths = {"--src": arguments.src, "--tgt": arguments.tgt}
     if arguments.alignments is not None:
         paths["--alignments"] = arguments.alignments
-    check_text_files(paths, arguments.overwrite)
-    corpus = Corpus.open(arguments.corpus, verify=False)
-    split = corpus.split(arguments.split)
-    texts = {arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()}
-    corpus.verify(arguments.split)
-    if arguments.alignments is not None:
-        from data_prep.sources.toy import reference_links
-        from dstransformer.data.alignment import format_links
+    for (flag, path), (other, its) in combinations(paths.items(), 2):
+        if is_same_file(path, its):
+            raise UserError(f"{flag} and {other} are both {path}: give each its own file")
+    with writing_files(paths.values(), overwrite=arguments.overwrite) as writes:
+        corpus = Corpus.open(arguments.corpus, verify=False)
+        split = corpus.split(arguments.split)
+        texts = [split.src_texts(), split.tgt_texts()]
+        corpus.verify(arguments.split)
+        if arguments.alignments is not None:
+            from data_prep.sources.toy import reference_links
+            from dstransformer.data.alignment import format_links
 
-        texts[arguments.alignments] = [format_links(one) for one in reference_links(corpus, arguments.split)]
-    write_text_files(texts, overwrite=arguments.overwrite)
+            texts.append([format_links(links) for links in reference_links(corpus, arguments.split)])
+        for write, sentences in zip(writes, texts, strict=True):
+            for sentence in sentences:
+                write(" ".join(sentence.splitlines()))
 
 
 def _completion(arguments: argparse.Namespace) -> None:
@@ -319,26 +323,16 @@ _COMMANDS = (
         "all stages: text in, corpus out",
         ("dst-prep build --source toy --out corpora/toy", "dst-prep build wmt14_en_de --out corpora/en-de"),
     ),
+    _Command(_read, "stage one: read the source into a work folder", ("dst-prep read --source toy --work work",)),
     _Command(
-        _read,
-        "stage one: read the source into a work folder",
-        ("dst-prep read --source toy --work work",),
-    ),
-    _Command(
-        _clean,
-        "stage two: normalise and filter the training text",
-        ("dst-prep clean --work work --max-ratio 2",),
+        _clean, "stage two: normalise and filter the training text", ("dst-prep clean --work work --max-ratio 2",)
     ),
     _Command(
         _vocab,
         "stage three: train a tokenizer, or use an existing one",
         ("dst-prep vocab --work work --vocab-size 8000",),
     ),
-    _Command(
-        _encode,
-        "stage four: write the corpus",
-        ("dst-prep encode --work work --out corpora/toy",),
-    ),
+    _Command(_encode, "stage four: write the corpus", ("dst-prep encode --work work --out corpora/toy",)),
     _Command(
         _mono,
         "clean text of one language, for back-translation and distillation",
@@ -362,9 +356,5 @@ _COMMANDS = (
         "write the raw text of a held-out split to files",
         ("dst-prep text corpora/toy --split test --src test.en --tgt test.de",),
     ),
-    _Command(
-        _completion,
-        "print a script that completes dst-prep in a shell",
-        ("dst-prep completion bash",),
-    ),
+    _Command(_completion, "print a script that completes dst-prep in a shell", ("dst-prep completion bash",)),
 )

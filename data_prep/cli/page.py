@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,33 +23,6 @@ _MAX_SAMPLE_LENGTH = 400
 
 #: Width and height of a histogram, in the units of its SVG, and its number of bars.
 _WIDTH, _HEIGHT, _BARS = 640, 180, 50
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A bar of a histogram: its place and height in the SVG, the height of the dropped part above it, its tooltip."""
-
-    x: float
-    height: float
-    dropped: float
-    title: str
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Lengths of the sentences of one side.
-
-    Attributes:
-        name: The language and the unit.
-        bars: One for each range of lengths; the last holds all longer sentences.
-        width: The width of a bar.
-        ticks: Places and labels below.
-    """
-
-    name: str
-    bars: Sequence[Bar]
-    width: float
-    ticks: Sequence[tuple[float, str]]
 
 
 def render_report(corpus: Corpus, name: str) -> str:
@@ -90,7 +61,7 @@ def _side_names(manifest: Manifest) -> tuple[str, str]:
     return ("source", "target") if MULTIPLE in names else names
 
 
-def _words_before_and_after(manifest: Manifest) -> list[Histogram]:
+def _words_before_and_after(manifest: Manifest) -> list[dict[str, Any]]:
     """The words of the sentences that cleaning read, and what it kept of them; nothing for trees."""
     before, after = manifest.cleaning.before, manifest.cleaning.after
     if before is None or after is None or manifest.trees:
@@ -100,8 +71,13 @@ def _words_before_and_after(manifest: Manifest) -> list[Histogram]:
     return [_histogram(f"{name}, in words", "words", np.array(old), np.array(new)) for name, old, new in sides]
 
 
-def _histogram(name: str, unit: str, lengths: Counts, kept: Counts | None = None) -> Histogram:
-    """Draw the numbers of sentences of each length, and how many of them were kept if not all are."""
+def _histogram(name: str, unit: str, lengths: Counts, kept: Counts | None = None) -> dict[str, Any]:
+    """Draw the numbers of sentences of each length, and how many of them were kept if not all are.
+
+    Returns:
+        The name, the width of a bar, the bars with their place and heights in the SVG, the last for all longer
+        sentences, and the places and labels of the ticks below them.
+    """
     shown = lengths if kept is None else kept
     longest = max(int(np.searchsorted(np.cumsum(shown), 0.995 * shown.sum())), 1)
     step = -(-longest // (_BARS - 1))
@@ -114,9 +90,10 @@ def _histogram(name: str, unit: str, lengths: Counts, kept: Counts | None = None
         first, last = number * step, (number + 1) * step - 1
         reach = f"{first} and more" if number == _BARS - 1 else f"{first}" if first == last else f"{first} to {last}"
         said = f"{count:,} sentences" if kept is None else f"{count:,} sentences before cleaning, {stays:,} after"
-        bars.append(Bar(number * width, stays * scale, (count - stays) * scale, f"{reach} {unit}: {said}"))
+        heights = {"height": stays * scale, "dropped": (count - stays) * scale}
+        bars.append({"x": number * width, **heights, "title": f"{reach} {unit}: {said}"})
     ticks = [(number * width, f"{number * step}") for number in range(0, _BARS, 10)]
-    return Histogram(name, bars, width, ticks)
+    return {"name": name, "bars": bars, "width": width, "ticks": ticks}
 
 
 def _rows(split: Split, max_rows: int) -> npt.NDArray[np.int64]:
@@ -127,14 +104,13 @@ def _rows(split: Split, max_rows: int) -> npt.NDArray[np.int64]:
 def _words(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> list[dict[str, Any]]:
     """Tokens per word of both sides, from a part of the training text."""
     src, src_lengths, tgt, tgt_lengths = train.gather(_rows(train, _MAX_READ_PAIRS))
-    found = []
-    both = (languages[0], tokenizer.src, src, src_lengths), (languages[1], tokenizer, tgt, tgt_lengths)
-    for language, own, ids, lengths in both:
-        cuts = np.cumsum(lengths)[:-1]
-        texts = own.decode([row.tolist() for row in np.split(ids, cuts)])
+    rows = []
+    sides = (languages[0], tokenizer.src, src, src_lengths), (languages[1], tokenizer, tgt, tgt_lengths)
+    for language, side, ids, lengths in sides:
+        texts = side.decode([row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])])
         words = sum(len(text.split()) for text in texts)
-        found.append({"language": language, "words": words, "tokens": len(ids), "fertility": len(ids) / max(words, 1)})
-    return found
+        rows.append({"language": language, "words": words, "tokens": len(ids), "fertility": len(ids) / max(words, 1)})
+    return rows
 
 
 def _pieces(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> list[dict[str, Any]]:
@@ -143,7 +119,7 @@ def _pieces(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> l
     if tokenizer.is_joint:
         return [_usage("", tokenizer, np.concatenate([src, tgt]), len(rows))]
     sides = zip(languages, (tokenizer.src, tokenizer), (src, tgt), strict=True)
-    return [_usage(f"{language}: ", own, ids, len(rows)) for language, own, ids in sides]
+    return [_usage(f"{language}: ", side, ids, len(rows)) for language, side, ids in sides]
 
 
 def _usage(name: str, tokenizer: Tokenizer, ids: npt.NDArray[np.int32], pairs: int) -> dict[str, Any]:
@@ -172,17 +148,12 @@ def _samples(corpus: Corpus) -> list[dict[str, Any]]:
     src, src_lengths, tgt, tgt_lengths = split.gather(rows)
     texts = split.src_texts(), split.tgt_texts()
     ids = [np.split(side, np.cumsum(lengths)[:-1]) for side, lengths in ((src, src_lengths), (tgt, tgt_lengths))]
-    return [
-        {
-            "sides": [
-                (shortened(side[row], _MAX_SAMPLE_LENGTH), _first_pieces(own, pieces[number].tolist()))
-                for side, pieces, own in zip(texts, ids, (corpus.tokenizer.src, corpus.tokenizer), strict=True)
-            ]
-        }
-        for number, row in enumerate(rows.tolist())
-    ]
-
-
-def _first_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    more = ["…"] if len(ids) > _MAX_SAMPLE_LENGTH else []
-    return [*tokenizer.pieces(ids[:_MAX_SAMPLE_LENGTH]), *more]
+    samples = []
+    for number, row in enumerate(rows.tolist()):
+        sides = []
+        for side, tokens, tokenizer in zip(texts, ids, (corpus.tokenizer.src, corpus.tokenizer), strict=True):
+            pieces = tokenizer.pieces(tokens[number][:_MAX_SAMPLE_LENGTH].tolist())
+            more = ["…"] if len(tokens[number]) > _MAX_SAMPLE_LENGTH else []
+            sides.append((shortened(side[row], _MAX_SAMPLE_LENGTH), [*pieces, *more]))
+        samples.append({"sides": sides})
+    return samples

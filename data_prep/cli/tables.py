@@ -1,7 +1,6 @@
 """Prints tables about a corpus."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -9,7 +8,7 @@ from rich.table import Table
 
 from data_prep.mono import MonoRecord
 from data_prep.stages.encode import unknown_shares
-from dstransformer.data import CleaningReport, Manifest, PartInfo, TokenizerInfo
+from dstransformer.data import CleaningReport, Manifest, TokenizerInfo
 
 #: Maximum files that are listed on the terminal.
 _MAX_FILES = 20
@@ -28,17 +27,18 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     if manifest.src_tokenizer is not None:
         console.print(_describe("source tokenizer", manifest.src_tokenizer))
     console.print(_describe("tokenizer" if manifest.src_tokenizer is None else "target tokenizer", manifest.tokenizer))
-    splits = Table(box=None, pad_edge=False)
-    splits.add_column("split", no_wrap=True)
-    for heading in ("pairs", "src tokens", "tgt tokens", "src len (mean)", "tgt len (mean)", "shards"):
-        splits.add_column(heading, justify="right")  # wraps, where it would be cut
+    splits = _table("split", "pairs", "src tokens", "tgt tokens", "src len (mean)", "tgt len (mean)", "shards")
     for name, info in manifest.splits.items():
         lengths = [f"{stats.min}-{stats.max} ({stats.mean:.1f})" for stats in (info.src_lengths, info.tgt_lengths)]
         counts = [f"{count:,}" for count in (info.pairs, info.src_tokens, info.tgt_tokens)]
         splits.add_row(name, *counts, *lengths, str(len(info.shards)))
     console.print(splits)
     if several:
-        console.print(_parts_table(manifest.parts))
+        parts = _table("source", "pairs read", "kept", "weight", "pairs an epoch", "tag")
+        for part in manifest.parts:
+            epoch = f"{int(part.weight * part.pairs):,}"
+            parts.add_row(part.name, f"{part.read:,}", f"{part.pairs:,}", f"{part.weight:g}", epoch, part.tag or "")
+        console.print(parts)
     files = [file for part in manifest.parts for file in part.files]
     for name, read, kept in files[:_MAX_FILES]:
         console.print(f"  {name}: {read:,} pairs read, {kept:,} kept, {read - kept:,} lost", soft_wrap=True)
@@ -60,23 +60,17 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     show_cleaning(manifest.cleaning)
 
 
-def _parts_table(parts: Sequence[PartInfo]) -> Table:
+def _table(name: str, *headings: str) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("source", no_wrap=True)
-    for heading in ("pairs read", "kept", "weight", "pairs an epoch", "tag"):
-        table.add_column(heading, justify="right")
-    for part in parts:
-        epoch = f"{int(part.weight * part.pairs):,}"
-        table.add_row(part.name, f"{part.read:,}", f"{part.pairs:,}", f"{part.weight:g}", epoch, part.tag or "")
+    table.add_column(name, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")  # wraps, where it would be cut
     return table
 
 
-def show_cleaning(report: CleaningReport | MonoRecord, what: str = "pairs") -> None:
-    """Print how many training pairs, or lines, as ``what`` says, were read, dropped by each rule, and kept."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("cleaning")
-    table.add_column(what, justify="right")
-    table.add_column("share", justify="right")
+def show_cleaning(report: CleaningReport | MonoRecord, unit: str = "pairs") -> None:
+    """Print how many training pairs, or lines, as ``unit`` says, were read, dropped by each rule, and kept."""
+    table = _table("cleaning", unit, "share")
     dropped = {f"dropped: {rule}": count for rule, count in report.dropped.items()}
     for name, count in {"read": report.read, **dropped, "kept": report.kept}.items():
         table.add_row(name, f"{count:,}", f"{count / report.read:.2%}")

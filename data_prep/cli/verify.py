@@ -16,7 +16,7 @@ from data_prep.recipe.names import printable_name
 from data_prep.recipe.recipe import RECIPES
 from data_prep.stages.encode import encode_pairs
 from data_prep.stages.text import TextFormat
-from data_prep.store.folders import list_names
+from data_prep.store.workspace import list_names
 from dstransformer.data import Corpus, InputFile, Manifest, SourceInfo
 from dstransformer.data.manifest import MANIFEST_NAME
 from dstransformer.errors import DataError, UserError
@@ -76,11 +76,11 @@ def _file_name(file: InputFile) -> str:
 
 def _find(names: set[str], paths: Sequence[Path]) -> dict[str, list[Path]]:
     """The files with these names, in order."""
-    found: dict[str, list[Path]] = {}
-    for path in dict.fromkeys(file for given in paths for file in _walk(given)):
+    by_name: dict[str, list[Path]] = {}
+    for path in dict.fromkeys(file for start in paths for file in _walk(start)):
         if (name := printable_name(path)) in names:
-            found.setdefault(name, []).append(path)
-    return found
+            by_name.setdefault(name, []).append(path)
+    return by_name
 
 
 def _walk(path: Path) -> Iterator[Path]:

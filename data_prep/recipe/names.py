@@ -154,8 +154,8 @@ def check_hub_splits(names: str) -> str:
     Raises:
         ValueError: A name is empty, or there are too many.
     """
-    given = names.split(",")
-    if not 1 <= len(given) <= len(HUB_SPLITS) or not all(given):
+    splits = names.split(",")
+    if not 1 <= len(splits) <= len(HUB_SPLITS) or not all(splits):
         raise ValueError(f"{names[:40]!r}: name the splits for training, validation and test, such as train,dev,test")
     return names
 

@@ -6,6 +6,7 @@ that file, or to its ``root``, which may be an address; one in ``--set`` to the 
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -29,10 +30,10 @@ from data_prep.recipe.options import (
     VocabOptions,
     option_kind,
 )
-from dstransformer.config.loading import merge
-from dstransformer.config.yaml_text import MAX_BYTES, leading_comment, parse_yaml
+from dstransformer.config.loading import merge, read_yaml
+from dstransformer.config.yaml_text import leading_comment, parse_yaml
 from dstransformer.errors import ConfigError, shown
-from dstransformer.io.files import file_sha256, read_bounded
+from dstransformer.io.files import file_sha256
 
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
     from dstransformer.data import InputFile, Option
@@ -110,23 +111,17 @@ class Recipe(Options):
     @field_validator("sources", mode="after")
     @classmethod
     def _go_together(cls, sources: dict[str, SourceOptions]) -> dict[str, SourceOptions]:
-        (first, one), *others = sources.items()
-        for name, other in others:
-            for option in ("tags", "closing"):
-                values = getattr(one, option, None), getattr(other, option, None)
-                if values[0] != values[1]:
-                    raise ValueError(
-                        f"{option} is {values[0]} for the source {first!r} and {values[1]} for {name!r}: the sources "
-                        "of a corpus have it in common"
-                    )
-        return sources
-
-    @field_validator("sources", mode="after")
-    @classmethod
-    def _tags_tell_target_languages(cls, sources: dict[str, SourceOptions]) -> dict[str, SourceOptions]:
-        first: dict[str | None, tuple[str, str]] = {}
+        first = next(iter(sources))
+        for name, option in itertools.product(sources, ("tags", "closing")):
+            values = getattr(sources[first], option, None), getattr(sources[name], option, None)
+            if values[0] != values[1]:
+                raise ValueError(
+                    f"{option} is {values[0]} for the source {first!r} and {values[1]} for {name!r}: the sources "
+                    "of a corpus have it in common"
+                )
+        by_tag: dict[str | None, tuple[str, str]] = {}  # tags tell target languages
         for name, options in sources.items():
-            before, tgt_lang = first.setdefault(options.tag, (name, str(options.tgt_lang)))
+            before, tgt_lang = by_tag.setdefault(options.tag, (name, str(options.tgt_lang)))
             if tgt_lang != options.tgt_lang:
                 has = f"the tag {options.tag}" if options.tag else "no tag"
                 raise ValueError(
@@ -189,7 +184,7 @@ def identify_recipe(name: str | None) -> list[InputFile]:
     files: list[Path] = []
     while name is not None:
         files.append(_find(name, files[-1].parent if files else Path()))
-        name = parse_yaml(read_bounded(files[-1], MAX_BYTES).decode(), str(files[-1])).get("extends")
+        name = read_yaml(files[-1]).get("extends")
     return [InputFile(name=printable_name(path), sha256=file_sha256(path), size=path.stat().st_size) for path in files]
 
 
@@ -205,15 +200,7 @@ def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: str | No
     path = _find(name, folder)
     if os.path.realpath(path) in map(os.path.realpath, children):
         raise ConfigError(f"recipe {shown(name)} extends itself: {' -> '.join(map(str, (*children, path)))}")
-    try:
-        text = read_bounded(path, MAX_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    tree = parse_yaml(text, str(path))
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path} holds no recipe: expected sections such as 'sources:'")
+    tree = read_yaml(path)
     for key in tree:
         if key not in (*_SECTIONS, *_EVERY_SOURCE, "extends", "root"):
             known = ("extends", "root", *_EVERY_SOURCE, *_SECTIONS)

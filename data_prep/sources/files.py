@@ -13,9 +13,8 @@ from data_prep.recipe.options import FilesOptions, MonoOptions
 from data_prep.sources import Source
 from data_prep.sources.finding import Finder, Names, Stats, Stream, identify, read_unchanged
 from data_prep.sources.messages import iter_messages
-from data_prep.sources.packed import is_packed, open_packed
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
-from data_prep.sources.texts import Text, check_no_archive, iter_sentences, local_text
+from data_prep.sources.texts import Pair, Text, check_no_archive, iter_sentences, local_text
 from data_prep.sources.xml_pairs import iter_xml_pairs
 from data_prep.store.pairs import text_table
 from dstransformer.data import InputFile, SourceInfo
@@ -50,24 +49,20 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
     files: list[str] = []
     for name, split in _files_by_split(options).items():
         streams: list[Stream] = []
-        for texts in _unpacked(find.groups(split.sides(), languages), name, options):
+        for texts in find.groups(split.sides(), name, languages):
             split.check(texts)
-            stats: Stats = {}
-            inputs += [identify(text, stats) for text in texts]
-            streams.append(partial(read_unchanged, partial(_read, texts, options.src_lang, options.tgt_lang), stats))
+            streams.append(_unchanged(partial(_read, texts, *languages), texts, inputs))
             files += [", ".join(text.label for text in texts)] if name == "train" else []
         if streams:
             splits[name] = partial(_chain, streams)
-    for names, column in (
-        (options.scores, partial(_read_low, options.min_score or 0.0)),
-        (options.alignments, _read_links),
-    ):
-        if names and "train" in splits:
-            beside, stats = find.texts(names), Stats()
-            inputs += [identify(text, stats) for text in beside]
-            splits["train"] = partial(read_unchanged, partial(column, splits["train"], beside), stats)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
+    if options.scores and options.min_score is not None:
+        scores = find.texts(options.scores)
+        splits["train"] = _unchanged(partial(_add_low, splits["train"], scores, options.min_score), scores, inputs)
+    if options.alignments:
+        alignments = find.texts(options.alignments)
+        splits["train"] = _unchanged(partial(_add_alignment, splits["train"], alignments), alignments, inputs)
     for name, size in options.held_out_sizes.items():
         if name in splits:
             raise UserError(
@@ -89,33 +84,26 @@ def open_mono(options: MonoOptions, progress: Progress) -> Source:
     inputs: list[InputFile] = []
     splits: dict[str, Stream] = {}
     for split, names in (("train", options.text), ("test", options.held_out_text or ())):
-        texts, stats = find.texts(names), Stats()
+        texts = find.texts(names)
         for text in texts:
             check_no_archive(text)
-            if text.ending in _READERS:
+            if text.ending in _ENDINGS:
                 raise DataError(
                     f"{text} is not plain text: write one sentence a line, and name it without {text.ending}"
                 )
-            inputs.append(identify(text, stats))
         if texts:
-            splits[split] = partial(read_unchanged, partial(_read_alone, texts), stats)
+            splits[split] = _unchanged(partial(_read_alone, texts), texts, inputs)
     return Source(info=SourceInfo(name="mono", revision=None, inputs=tuple(inputs)), splits=splits)
 
 
-def _read_alone(texts: Sequence[Text]) -> Iterator[pa.Table]:
-    """Read the lines of texts, each as a pair with itself."""
+def _unchanged(stream: Stream, texts: Sequence[Text], inputs: list[InputFile]) -> Stream:
+    """Identify the texts that a stream reads, add them to ``inputs``, and check at its end that they are the same."""
+    stats: Stats = {}
     for text in texts:
-        for lines in _read_lines(text):
-            yield text_table(lines, lines)
-
-
-def _unpacked(groups: list[tuple[Text, ...]], split: str, options: FilesOptions) -> Iterator[tuple[Text, ...]]:
-    """The texts of a split, with both sides in place of each archive of OPUS and each folder of mtdata."""
-    for texts in groups:
-        if len(texts) == 1 and is_packed(texts[0]):
-            yield from open_packed(texts[0], split, options.src_lang, options.tgt_lang)
-        else:
-            yield texts
+        inputs.append(identify(text, stats))
+        if not inputs[-1].size:
+            raise DataError(f"{text} is empty")
+    return partial(read_unchanged, stream, stats)
 
 
 class _SplitFiles:
@@ -147,14 +135,14 @@ class _SplitFiles:
         """
         for text in texts:
             check_no_archive(text)
-        if len(texts) == 1 and texts[0].ending not in _READERS:
+        if len(texts) == 1 and texts[0].ending not in _ENDINGS:
             if not texts[0].path.exists():
                 raise DataError(f"cannot read {texts[0]}: No such file or directory")
-            endings = f"{', '.join(list(_READERS)[:-1])} or {list(_READERS)[-1]}"
+            endings = f"{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}"
             raise DataError(f"{texts[0]}: {texts[0].ending or 'no ending'} is not {endings}; rename or convert it")
         if len(texts) == 2:
             for text in texts:
-                if text.ending in _READERS:
+                if text.ending in _ENDINGS:
                     raise DataError(f"{text} is not the text of one side: give it as --train, --valid or --test")
             if texts[0].member == texts[1].member and is_same_file(texts[0].path, texts[1].path):
                 raise UserError(f"{self.src_flag} and {self.tgt_flag} are the same file, {texts[1]}: name one per side")
@@ -188,11 +176,11 @@ def _chain(streams: list[Stream]) -> Iterator[pa.Table]:
             yield table.append_column("file", pa.array([number] * table.num_rows, pa.uint32()))
 
 
-def _read_low(min_score: float, stream: Stream, scores: Sequence[Text]) -> Iterator[pa.Table]:
+def _add_low(pairs: Stream, scores: Sequence[Text], min_score: float) -> Iterator[pa.Table]:
     """Add a column ``low`` to pairs: whether the score that a tool such as Bicleaner gave is below ``min_score``."""
     values = (_score(line, where) for where, line in _lines(scores))
-    for table, numbers in _beside(stream, scores, values, "scores", "line n must be the score of pair n"):
-        yield table.append_column("low", pa.array([number < min_score for number in numbers], pa.bool_()))
+    for table, batch in _with_lines(pairs, scores, values, "scores", "line n must be the score of pair n"):
+        yield table.append_column("low", pa.array([score < min_score for score in batch], pa.bool_()))
 
 
 def _score(line: str, where: str) -> float:
@@ -205,13 +193,13 @@ def _score(line: str, where: str) -> float:
     return score
 
 
-def _read_links(stream: Stream, alignments: Sequence[Text]) -> Iterator[pa.Table]:
+def _add_alignment(pairs: Stream, alignments: Sequence[Text]) -> Iterator[pa.Table]:
     """Add a column ``alignment`` to pairs: their links in the Pharaoh format, sorted.
 
     Links are of whitespace-separated words, from 0, and are checked against the words of each pair.
     """
     rule = "line n must align the words of pair n"
-    for table, lines in _beside(stream, alignments, _lines(alignments), "alignments", rule):
+    for table, lines in _with_lines(pairs, alignments, _lines(alignments), "alignments", rule):
         texts = zip(table["src"].to_pylist(), table["tgt"].to_pylist(), strict=True)
         links = [
             format_links(parse_links(line, (len(src.split()), len(tgt.split())), where))
@@ -226,43 +214,54 @@ def _lines(texts: Sequence[Text]) -> Iterator[tuple[str, str]]:
         yield from ((f"{text}, line {number}", line) for number, line in enumerate(iter_sentences(text), 1))
 
 
-def _beside(
-    stream: Stream, texts: Sequence[Text], values: Iterator[Value], what: str, rule: str
+def _with_lines(
+    pairs: Stream, texts: Sequence[Text], values: Iterator[Value], noun: str, rule: str
 ) -> Iterator[tuple[pa.Table, list[Value]]]:
-    """Tables of pairs, each with the values that files beside them hold for its pairs, a line for each.
+    """Tables of pairs, each with the values of its pairs, which are read from the lines of ``texts``.
 
     Raises:
         DataError: The number of lines is not that of the pairs.
     """
-    pairs, names = 0, ", ".join(map(str, texts))
-    for table in stream():
-        found = list(islice(values, table.num_rows))
-        pairs += len(found)
-        if len(found) < table.num_rows:
-            raise DataError(f"{names}: {pairs:,} {what}, fewer than pairs: {rule}")
-        yield table, found
+    count, names = 0, ", ".join(map(str, texts))
+    for table in pairs():
+        batch = list(islice(values, table.num_rows))
+        count += len(batch)
+        if len(batch) < table.num_rows:
+            raise DataError(f"{names}: {count:,} {noun}, fewer than pairs: {rule}")
+        yield table, batch
     if next(values, None) is not None:
-        raise DataError(f"{names}: more {what} than the {pairs:,} pairs: {rule}")
+        raise DataError(f"{names}: more {noun} than the {count:,} pairs: {rule}")
 
 
 def _read(texts: tuple[Text, ...], src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
     """Read the pairs of two texts, or of a file that holds both sides."""
-    return _read_two_texts(*texts) if len(texts) == 2 else _READERS[texts[0].ending](texts[0], src_lang, tgt_lang)
+    if texts[0].ending in _TABLE_READERS and len(texts) == 1:
+        yield from _TABLE_READERS[texts[0].ending](texts[0], src_lang, tgt_lang)
+        return
+    pairs = _iter_aligned(*texts) if len(texts) == 2 else _PAIR_READERS[texts[0].ending](texts[0], src_lang, tgt_lang)
+    while batch := list(islice(pairs, _BATCH_LINES)):
+        yield text_table(*zip(*batch, strict=True))
 
 
-def _read_two_texts(src: Text, tgt: Text) -> Iterator[pa.Table]:
-    src_lines, tgt_lines = _read_lines(src), _read_lines(tgt)
-    src_count = tgt_count = 0
-    for src_batch, tgt_batch in zip_longest(src_lines, tgt_lines, fillvalue=list[str]()):
-        src_count, tgt_count = src_count + len(src_batch), tgt_count + len(tgt_batch)
-        if len(src_batch) != len(tgt_batch):
-            src_count += sum(map(len, src_lines))
-            tgt_count += sum(map(len, tgt_lines))
+def _read_alone(texts: Sequence[Text]) -> Iterator[pa.Table]:
+    """Read the lines of texts, each as a pair with itself."""
+    for text in texts:
+        sentences = iter_sentences(text)
+        while batch := list(islice(sentences, _BATCH_LINES)):
+            yield text_table(batch, batch)
+
+
+def _iter_aligned(src: Text, tgt: Text) -> Iterator[Pair]:
+    src_lines, tgt_lines = iter_sentences(src), iter_sentences(tgt)
+    for pairs, (src_line, tgt_line) in enumerate(zip_longest(src_lines, tgt_lines)):
+        if src_line is None or tgt_line is None:
+            src_count = pairs + (src_line is not None) + sum(1 for _ in src_lines)
+            tgt_count = pairs + (tgt_line is not None) + sum(1 for _ in tgt_lines)
             raise DataError(
                 f"{src} has {counted(src_count, 'line')} but {tgt} has {tgt_count:,}: "
                 "line n of one must translate line n of the other"
             )
-        yield _table(list(zip(src_batch, tgt_batch, strict=True)))
+        yield src_line, tgt_line
 
 
 def _check_header(text: Text, row: list[str], src_lang: str, tgt_lang: str) -> None:
@@ -280,65 +279,37 @@ def _check_header(text: Text, row: list[str], src_lang: str, tgt_lang: str) -> N
         )
 
 
-def _read_tsv(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
-    first = 1
-    for lines in _read_lines(text):
-        rows = [line.split("\t") for line in lines]
-        for number, row in enumerate(rows, first):
-            if len(row) != 2:
-                found = f"{len(row)} columns" if len(row) > 1 else "no tab"
-                advice = ": leave out the others, for example with `cut -f 1,2`" if len(row) > 1 else ""
-                raise DataError(f"{text}, line {number}: {found}, wanted source, tab, target{advice}")
-        if first == 1:
-            _check_header(text, rows[0], src_lang, tgt_lang)
-        yield _table([(row[0], row[1]) for row in rows])
-        first += len(lines)
+def _iter_tsv(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
+    for number, line in enumerate(iter_sentences(text), 1):
+        row = line.split("\t")
+        if len(row) != 2:
+            columns = f"{len(row)} columns" if len(row) > 1 else "no tab"
+            advice = ": leave out the others, for example with `cut -f 1,2`" if len(row) > 1 else ""
+            raise DataError(f"{text}, line {number}: {columns}, wanted source, tab, target{advice}")
+        if number == 1:
+            _check_header(text, row, src_lang, tgt_lang)
+        yield row[0], row[1]
 
 
-def _read_json_lines(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
-    first = 1
-    for lines in _read_lines(text):
-        pairs = []
-        for number, line in enumerate(lines, first):
-            where = f"{text}, line {number}"
-            try:
-                record = parse_json(line)
-            except JsonError as error:
-                raise DataError(f"{where}: not a JSON object ({error})") from None
-            pairs.append(pair_of_record(record, src_lang, tgt_lang, where))
-        yield _table(pairs)
-        first += len(lines)
+def _iter_json_lines(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
+    for number, line in enumerate(iter_sentences(text), 1):
+        where = f"{text}, line {number}"
+        try:
+            record = parse_json(line)
+        except JsonError as error:
+            raise DataError(f"{where}: not a JSON object ({error})") from None
+        yield pair_of_record(record, src_lang, tgt_lang, where)
 
 
-def _read_units(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
-    """Read the pairs of a catalogue of messages, or of an XML file."""
-    iter_units = iter_messages if text.ending in (".po", ".mo") else iter_xml_pairs
-    pairs = iter_units(text, src_lang, tgt_lang)
-    while batch := list(islice(pairs, _BATCH_LINES)):
-        yield _table(batch)
-
-
-def _read_lines(text: Text) -> Iterator[list[str]]:
-    """Read the lines of a file in batches."""
-    lines = iter_sentences(text)
-    while batch := list(islice(lines, _BATCH_LINES)):
-        yield batch
-
-
-def _table(pairs: list[tuple[str, str]]) -> pa.Table:
-    src, tgt = zip(*pairs, strict=True) if pairs else ((), ())
-    return text_table(src, tgt)
-
-
-#: The readers of files with both sides, by ending.
-_READERS: dict[str, Callable[[Text, str, str], Iterator[pa.Table]]] = {
-    ".tsv": _read_tsv,
-    ".jsonl": _read_json_lines,
-    ".tmx": _read_units,
-    ".xml": _read_units,
-    ".parquet": read_parquet,
-    ".arrow": read_arrow,
-    ".feather": read_arrow,
-    ".po": _read_units,
-    ".mo": _read_units,
+#: The readers of files with both sides, by ending: of pairs, and of tables of them.
+_PAIR_READERS: dict[str, Callable[[Text, str, str], Iterator[Pair]]] = {
+    ".tsv": _iter_tsv,
+    ".jsonl": _iter_json_lines,
+    ".tmx": iter_xml_pairs,
+    ".xml": iter_xml_pairs,
+    ".po": iter_messages,
+    ".mo": iter_messages,
 }
+_TABLE_READERS = {".parquet": read_parquet, ".arrow": read_arrow, ".feather": read_arrow}
+
+_ENDINGS = (*_PAIR_READERS, *_TABLE_READERS)

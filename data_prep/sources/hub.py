@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,11 @@ import pyarrow as pa
 from data_prep.recipe.names import HUB_SPLITS, printable_name
 from data_prep.recipe.options import HubOptions, Wmt14Options
 from data_prep.sources import Source
-from data_prep.sources.finding import read_unchanged
+from data_prep.sources.finding import Stats, Stream, identify, read_unchanged
 from data_prep.sources.records import pairs_of_table
-from dstransformer.data import InputFile, SourceInfo
+from data_prep.sources.texts import Text
+from dstransformer.data import SourceInfo
 from dstransformer.errors import DataError, DstError, UserError, shown
-from dstransformer.io.files import file_sha256
 from dstransformer.io.progress import is_quiet
 
 _BATCH_ROWS = 10_000
@@ -44,13 +44,10 @@ def open_hub(options: HubOptions) -> Source:
             )
     files = builder.config.data_files if options.hub_path else {}
     paths = [Path(str(file)) for name in names.values() if name in files for file in files[name]]
-    stats = {path: path.stat() for path in paths}
-    inputs = tuple(
-        InputFile(name=printable_name(path), sha256=file_sha256(path), size=found.st_size)
-        for path, found in stats.items()
-    )
+    stats: Stats = {}
+    inputs = tuple(identify(Text(path, "", str(path), printable_name(path)), stats) for path in paths)
     info = SourceInfo(name="hub", revision=None if options.hub_path else builder.hash, inputs=inputs)
-    streams: dict[str, Callable[[], Iterator[pa.Table]]] = {
+    streams: dict[str, Stream] = {
         split: partial(read_unchanged, partial(_stream, builder, options, name), stats)
         for split, name in names.items()
         if name in has
@@ -85,13 +82,13 @@ def _open_builder(options: HubOptions) -> Any:
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     from datasets import load_dataset_builder
 
-    place = str(options.hub_path or options.name)
+    name = str(options.hub_path or options.name)
     if options.hub_path is not None and not options.hub_path.is_dir():
         raise DataError(f"--hub-path {options.hub_path} is not a folder: name a copy of the data set")
     cache_dir = str(options.cache_dir) if options.cache_dir else None
     revision = None if options.hub_path else options.revision
     try:
-        return load_dataset_builder(place, options.subset, revision=revision, cache_dir=cache_dir)
+        return load_dataset_builder(name, options.subset, revision=revision, cache_dir=cache_dir)
     except Exception as error:  # of datasets, of the hub, of the network
         raise _unavailable(options, error) from None
 
@@ -130,8 +127,8 @@ def _chosen(table: pa.Table, options: HubOptions, where: str) -> pa.Table:
 
 
 def _where(options: HubOptions) -> str:
-    place = str(options.hub_path or options.name)
-    return f"{place} {options.subset}" if options.subset else place
+    name = str(options.hub_path or options.name)
+    return f"{name} {options.subset}" if options.subset else name
 
 
 def _unavailable(options: HubOptions, error: Exception) -> DataError:

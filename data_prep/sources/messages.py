@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from data_prep.sources.texts import Text, opened
+from data_prep.sources.texts import Pair, Text, opened
 from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import DamagedDataError, decompressed
 from dstransformer.io.languages import matching_codes
@@ -23,8 +23,6 @@ _MAX_BYTES = 256 * 2**20
 _SEVERAL = 5
 
 _BLANKS = re.compile(r"[ \t\r\n]+")
-
-Pair = tuple[str, str]
 
 
 def iter_messages(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:

@@ -20,6 +20,10 @@ from data_prep.recipe.options import (
     Wmt14Options,
 )
 from data_prep.sources import Source
+from data_prep.sources.files import open_files
+from data_prep.sources.hub import open_hub, open_wmt14
+from data_prep.sources.toy import open_toy
+from data_prep.sources.trees import open_trees
 from dstransformer.errors import UserError
 from dstransformer.io.progress import Progress
 
@@ -105,26 +109,17 @@ def open_source(options: SourceOptions, progress: Progress | None = None) -> Sou
         UserError: The options do not go together.
         DataError: A file or data set is missing or cannot be used.
     """
-    if isinstance(options, ToyOptions):
-        from data_prep.sources.toy import open_toy
-
-        source = open_toy(options)
-    elif isinstance(options, FilesOptions):
-        from data_prep.sources.files import open_files
-
-        source = open_files(options, progress)
-    elif isinstance(options, TreesOptions):
-        from data_prep.sources.trees import open_trees
-
-        source = open_trees(options)
-    elif isinstance(options, HubOptions):
-        from data_prep.sources.hub import open_hub
-
-        source = open_hub(options)
-    elif isinstance(options, Wmt14Options):
-        from data_prep.sources.hub import open_wmt14
-
-        source = open_wmt14(options)
-    else:
-        assert_never(options)
+    match options:
+        case ToyOptions():
+            source = open_toy(options)
+        case FilesOptions():
+            source = open_files(options, progress)
+        case TreesOptions():
+            source = open_trees(options)
+        case HubOptions():
+            source = open_hub(options)
+        case Wmt14Options():
+            source = open_wmt14(options)
+        case _:
+            assert_never(options)
     return source if options.held_out else replace(source, splits={"train": source.splits["train"]})

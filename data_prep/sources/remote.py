@@ -64,8 +64,8 @@ def named_file(name: Address, languages: tuple[str, str] | None) -> Address:
 
 def _opus_code(code: str) -> str:
     """A language as OPUS writes it: ``de`` for ``deu``, ``pt_BR`` for ``pt-BR``."""
-    own = code if len(re.split("[-_]", code)[0]) == 2 else short_tag(code) or code
-    return own.replace("-", "_")
+    short = code if len(re.split("[-_]", code)[0]) == 2 else short_tag(code) or code
+    return short.replace("-", "_")
 
 
 def fetch_texts(address: Address, cache: Path, progress: Progress, *, offline: bool = False) -> list[Text]:
@@ -84,9 +84,9 @@ def fetch_texts(address: Address, cache: Path, progress: Progress, *, offline: b
     """
     url, member = split_member(address.url)
     texts = []
-    for found in _matches(url, offline):
-        name = without_secrets(found) + (f"{SEPARATOR}{member}" if member else "")
-        path = _cached(found, cache) if offline else _download(found, cache, progress)
+    for file in _matches(url, offline):
+        name = without_secrets(file) + (f"{SEPARATOR}{member}" if member else "")
+        path = _cached(file, cache) if offline else _download(file, cache, progress)
         texts.append(Text(path, member, name, name))
     return texts
 
@@ -107,10 +107,10 @@ def _matches(url: str, offline: bool) -> list[str]:
         raise UserError(f"{without_secrets(url)} is a pattern ({why}): name each file")
     files, path = _connect(url)
     with _transfer(url):
-        found = sorted(files.glob(path))
-    if not found:
+        names = sorted(files.glob(path))
+    if not names:
         raise DataError(f"no file fits {without_secrets(url)}")
-    return [files.unstrip_protocol(name) for name in found]
+    return [files.unstrip_protocol(name) for name in names]
 
 
 def _connect(url: str) -> tuple[Any, str]:

@@ -43,6 +43,10 @@ _MAX_NAMES = 1000
 _SEG_TAG = re.compile(r"<(/?)seg\b[^<>]*>", re.IGNORECASE)
 
 
+#: The sentence of the source side and that of the target side.
+Pair = tuple[str, str]
+
+
 @dataclass(frozen=True)
 class Text:
     """A text on this machine. ``str`` gives its name for messages.
@@ -95,13 +99,9 @@ def iter_sentences(text: Text) -> Iterator[str]:
     Raises:
         DataError: The file cannot be read, is damaged or is not text.
     """
-    lines = _iter_lines(text)
-    return _iter_segments(lines, str(text)) if text.ending == ".sgm" else lines
-
-
-def _iter_lines(text: Text) -> Iterator[str]:
     with opened(text) as file:
-        yield from iter_text(file, str(text))
+        lines = iter_text(file, str(text))
+        yield from _iter_segments(lines, str(text)) if text.ending == ".sgm" else lines
 
 
 @contextmanager

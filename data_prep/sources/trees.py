@@ -12,12 +12,12 @@ import pyarrow as pa
 from data_prep.recipe.names import printable_name, split_shares
 from data_prep.recipe.options import TreesOptions
 from data_prep.sources import Source
-from data_prep.sources.finding import Stats, read_unchanged
+from data_prep.sources.finding import Stats, identify, read_unchanged
+from data_prep.sources.texts import Text
 from data_prep.store.pairs import text_table
-from dstransformer.data import InputFile, SourceInfo
-from dstransformer.errors import DataError, UserError
+from dstransformer.data import SourceInfo
+from dstransformer.errors import UserError
 from dstransformer.extras.parsing.trees import TOP, Tree, find_tree_files, iter_trees, normalise
-from dstransformer.io.files import file_sha256
 
 Trees = Iterator[Tree]
 
@@ -40,15 +40,19 @@ def open_trees(options: TreesOptions) -> Source:
     if not options.trees and not options.machine_trees:
         raise UserError("--trees is missing: name a treebank, a .mrg file, a folder of them or a pattern in quotes")
     files = find_tree_files(str(options.trees)) if options.trees else []
-    own = {name: path for name, path in (("validation", options.valid_trees), ("test", options.test_trees)) if path}
-    given = {name: find_tree_files(str(path)) for name, path in own.items()}
+    held_out = (("validation", options.valid_trees), ("test", options.test_trees))
+    given = {name: find_tree_files(str(path)) for name, path in held_out if path}
     machine = find_tree_files(str(options.machine_trees)) if options.machine_trees else []
     splits = _divide(files, options, given)
     splits["train"] = partial(_read_train, splits["train"], options.repeat, options.phrases, machine)
     splits |= {name: partial(_read, paths) for name, paths in given.items()}
     roles = {"treebank": files, **given, "machine": machine}
     stats: Stats = {}
-    inputs = tuple(_identify(role, path, stats) for role, paths in roles.items() for path in paths)
+    inputs = tuple(  # after their roles: patterns and folders are recorded without files
+        identify(Text(path, "", str(path), f"{role}/{printable_name(path)}"), stats)
+        for role, paths in roles.items()
+        for path in paths
+    )
     return Source(
         info=SourceInfo(name="trees", revision=None, inputs=inputs),
         splits={
@@ -59,26 +63,14 @@ def open_trees(options: TreesOptions) -> Source:
     )
 
 
-def _identify(role: str, path: Path, stats: Stats) -> InputFile:
-    """The file's hash and size, and its name after its split: patterns and folders are recorded without files.
-
-    Its status before it was hashed goes into ``stats``.
-    """
-    try:
-        stats[path] = path.stat()
-        return InputFile(name=f"{role}/{printable_name(path)}", sha256=file_sha256(path), size=stats[path].st_size)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-
-
 def _divide(files: list[Path], options: TreesOptions, given: dict[str, list[Path]]) -> dict[str, Callable[[], Trees]]:
     """The treebank's splits, without those that other files are given for: their share is training text."""
     kind = options.splits.partition(":")[0]
     if kind == "none" or not files:
         return {"train": partial(_read, files)}
     if kind == "wsj":
-        wanted = {name: sections for name, sections in WSJ_SECTIONS.items() if name not in given}
-        return {name: partial(_read, paths) for name, paths in _choose_sections(files, options, wanted).items()}
+        sections = {name: numbers for name, numbers in WSJ_SECTIONS.items() if name not in given}
+        return {name: partial(_read, paths) for name, paths in _choose_sections(files, options, sections).items()}
     shares = zip(("validation", "test"), split_shares(options.splits), strict=True)
     dev, test = (0.0 if name in given else share for name, share in shares)
     if kind == "random":
@@ -98,14 +90,14 @@ def _divide(files: list[Path], options: TreesOptions, given: dict[str, list[Path
 
 
 def _choose_sections(files: list[Path], options: TreesOptions, splits: Mapping[str, range]) -> dict[str, list[Path]]:
-    sections = {path: int(found[1]) for path in files if (found := _SECTION.search(path.name))}
-    chosen = {name: [path for path in files if sections.get(path) in wanted] for name, wanted in splits.items()}
-    for name, wanted in splits.items():
+    section_of = {path: int(match[1]) for path in files if (match := _SECTION.search(path.name))}
+    chosen = {name: [path for path in files if section_of.get(path) in numbers] for name, numbers in splits.items()}
+    for name, numbers in splits.items():
         if not chosen[name]:
-            there = sorted(set(sections.values()))
+            there = sorted(set(section_of.values()))
             has = f"only sections {', '.join(f'{n:02}' for n in there)}" if there else "no files named wsj_0203.mrg"
             raise UserError(
-                f"--splits wsj needs sections {wanted.start:02} to {wanted.stop - 1:02} for {name}, but "
+                f"--splits wsj needs sections {numbers.start:02} to {numbers.stop - 1:02} for {name}, but "
                 f"{options.trees} has {has}: choose --splits files:0.05,0.1 or another way"
             )
     return chosen

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import DefusedXMLParser, ParseError
 
-from data_prep.sources.texts import Text, opened
+from data_prep.sources.texts import Pair, Text, opened
 from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import DamagedDataError, decompressed
 from dstransformer.io.text import MAX_LINE_BYTES
@@ -36,8 +36,6 @@ _BLANKS = re.compile(r"[ \t\r\n]+")
 #: Elements in a segment that hold codes of another format, such as HTML tags, and not text. What `hi` holds is text
 #: (TMX 1.4b, "Content Markup").
 _CODES = frozenset({"bpt", "ept", "it", "ph", "ut", "sub"})
-
-Pair = tuple[str, str]
 
 
 def iter_xml_pairs(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:

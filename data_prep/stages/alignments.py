@@ -98,7 +98,7 @@ class AlignmentEncoder:
         tokenizer, borders = self._sides[side]
         lengths = ids.value_lengths().to_numpy()
         numbers = borders.numbers(ids.flatten().to_numpy(), lengths)
-        found = []
+        sentences = []
         for of_text, of_pieces in zip(
             words_of_pieces(tokenizer, texts), np.split(numbers, np.cumsum(lengths)[:-1]), strict=True
         ):
@@ -106,5 +106,5 @@ class AlignmentEncoder:
             for word, number in zip(of_text, of_pieces.tolist(), strict=True):
                 if number not in words.setdefault(word, []):
                     words[word].append(number)
-            found.append(words)
-        return found
+            sentences.append(words)
+        return sentences

@@ -19,13 +19,11 @@ from pydantic import Field
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages.alignments import cleaned_alignments
 from data_prep.stages.dedup import (
+    Buckets,
     Distinct,
-    Slices,
     bucket_bits,
     filtered_chunk,
     first_occurrences,
-    list_buckets,
-    list_rows,
     mark_bucket,
     write_keys,
 )
@@ -82,7 +80,6 @@ _ADVICE = {
     **{rule.name: rule.advice for rule in RULES},
     "overlap": "leave out --drop-overlap",
 }
-
 
 #: The codes of the source and the target language.
 Languages = tuple[str, str]
@@ -172,8 +169,7 @@ class _Filtered(Report):
     """What the rules for single pairs did to a chunk.
 
     ``counts`` are the pairs by part and rule, ``(parts, len(RULE_NAMES) + 1)``; ``words`` its sentences by words, see
-    :func:`count_words`; ``src`` and ``pairs`` the hashes of held-out text that is in it; ``buckets`` its hashes by
-    bucket.
+    :func:`count_words`; ``src`` and ``pairs`` the hashes of held-out text that is in it.
     """
 
     counts: list[list[int]]
@@ -181,22 +177,17 @@ class _Filtered(Report):
     examples: dict[str, list[tuple[str, str]]]
     src: list[int]
     pairs: list[int]
-    buckets: list[int]
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What the rules for single pairs did to all chunks so far; see :class:`_Filtered`.
-
-    Only ``buckets``, an array for each chunk, grows with the text.
-    """
+class _FilteredChunks:
+    """What the rules for single pairs did to all chunks so far; see :class:`_Filtered`."""
 
     counts: Counts
     words: Counts = field(default_factory=no_words)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     src: set[int] = field(default_factory=set)
     pairs: set[int] = field(default_factory=set)
-    buckets: list[Counts] = field(default_factory=list)
 
     def add(self, report: _Filtered) -> None:
         """Add the next chunk."""
@@ -206,7 +197,6 @@ class _Found:
             merge_examples(self.examples.setdefault(name, []), pairs)
         self.src.update(report.src)
         self.pairs.update(report.pairs)
-        self.buckets.append(np.array(report.buckets, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -215,10 +205,9 @@ class _Context:
 
     read: Path
     held_out: str
-    root: Path
+    buckets: Buckets
     options: CleanOptions
     languages: Sequence[Languages]
-    bits: int
 
 
 def clean_text(
@@ -248,53 +237,58 @@ def clean_text(
     chunks = cut_pairs(read / "train.arrow")
     total = sum(chunk.rows for chunk in chunks)
     held_out = held_out_hash(read)
-    context = _Context(read, held_out, root, options, languages, bucket_bits(total))
-    found = _Found(np.zeros((parts, _KEPT + 1), dtype=np.int64))
+    buckets = Buckets(root, len(chunks), bucket_bits(total))
+    context = _Context(read, held_out, buckets, options, languages)
+    filtered = _FilteredChunks(np.zeros((parts, _KEPT + 1), dtype=np.int64))
     with (
         progress.task("clean train", total) as advance,
         run_tasks(partial(_filter_chunk, context), chunks, workers) as results,
     ):
         for chunk, report in zip(chunks, results, strict=True):
-            found.add(report)
+            filtered.add(report)
             advance(chunk.rows)
-    counts = found.counts
+    counts = filtered.counts
     files: Sequence[Path] = [filtered_chunk(root, chunk.number) / _PAIRS for chunk in chunks]
     if options.dedup:
-        files = _use(found, "duplicate", _drop_repeated(root, parts, np.array(found.buckets), workers, progress))
+        kept = int(counts[:, _KEPT].sum())
+        files = _use(filtered, "duplicate", _drop_repeated(buckets, parts, kept, workers, progress))
     if not counts[:, _KEPT].any():
-        raise _nothing_left(counts, total)
+        dropped = {name: count for name, count in zip(RULE_NAMES, counts.sum(axis=0).tolist(), strict=False) if count}
+        reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items())
+        advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
+        raise DataError(f"cleaning left nothing of {total:,} ({reasons}): {advice}")
     if options.near_duplicates is not None:
         whole = folder / "whole.arrow"
         join_pairs(files, whole, durable=False)
         distinct = drop_near_duplicates(whole, root, parts, options, workers, progress)
         whole.unlink()
-        files = _use(found, "near_duplicate", distinct)
+        files = _use(filtered, "near_duplicate", distinct)
     join_pairs(files, folder / "train.arrow")
     shutil.rmtree(folder / CHUNKS)
-    return _describe(found, options, languages, load_held_out(read, held_out).report(found.src, found.pairs))
+    return _describe(filtered, options, languages, load_held_out(read, held_out).report(filtered.src, filtered.pairs))
 
 
 def _describe(
-    found: _Found, options: CleanOptions, languages: Sequence[Languages], overlap: dict[str, Overlap]
+    filtered: _FilteredChunks, options: CleanOptions, languages: Sequence[Languages], overlap: dict[str, Overlap]
 ) -> CleanReport:
     """The report of the stage, with the rules that the options turn on, and with scores if the text has low ones."""
-    counts = found.counts
-    active = {rule.name for rule in RULES if any(rule.build(options, *pair) for pair in languages)} | {"duplicate"}
-    for name, is_active in (
-        ("score", counts[:, RULE_NAMES.index("score")].any()),
-        ("overlap", options.drop_overlap),
-        ("near_duplicate", options.near_duplicates is not None),
-    ):
-        active |= {name} if is_active else set()
-    names = [name for name in RULE_NAMES if name in active]
+    counts = filtered.counts
+    is_active = {
+        **{rule.name: any(rule.build(options, *pair) for pair in languages) for rule in RULES},
+        "score": counts[:, RULE_NAMES.index("score")].any(),
+        "overlap": options.drop_overlap,
+        "duplicate": True,
+        "near_duplicate": options.near_duplicates is not None,
+    }
+    names = [name for name in RULE_NAMES if is_active[name]]
     dropped = [{name: int(part[RULE_NAMES.index(name)]) for name in names} for part in counts]
     return CleanReport(
         cleaning=CleaningReport(
             read=int(counts.sum()),
             kept=int(counts[:, _KEPT].sum()),
             dropped={name: sum(part[name] for part in dropped) for name in names},
-            examples={name: tuple(found.examples[name]) for name in RULE_NAMES if found.examples.get(name)},
-            before=describe_words(found.words),
+            examples={name: tuple(filtered.examples[name]) for name in RULE_NAMES if filtered.examples.get(name)},
+            before=describe_words(filtered.words),
         ),
         overlap=overlap,
         parts=tuple(counts[:, _KEPT].tolist()),
@@ -303,24 +297,19 @@ def _describe(
     )
 
 
-def _use(found: _Found, rule: str, distinct: Distinct) -> Sequence[Path]:
+def _use(filtered: _FilteredChunks, rule: str, distinct: Distinct) -> Sequence[Path]:
     """Count as dropped by a rule the repeated pairs that other rules kept; returns the files of the distinct ones."""
-    found.counts[:, RULE_NAMES.index(rule)] = distinct.dropped
-    found.counts[:, _KEPT] -= distinct.dropped
-    found.examples[rule] = distinct.examples
+    filtered.counts[:, RULE_NAMES.index(rule)] = distinct.dropped
+    filtered.counts[:, _KEPT] -= distinct.dropped
+    filtered.examples[rule] = distinct.examples
     return distinct.files
-
-
-def _nothing_left(counts: Counts, total: int) -> DataError:
-    dropped = {name: count for name, count in zip(RULE_NAMES, counts.sum(axis=0).tolist(), strict=False) if count}
-    reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items())
-    advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
-    return DataError(f"cleaning left nothing of {total:,} ({reasons}): {advice}")
 
 
 def _filter_chunk(context: _Context, chunk: Chunk) -> _Filtered:
     """Write the pairs of a chunk that no rule for single pairs drops, and their hashes."""
-    return write_chunk(filtered_chunk(context.root, chunk.number), _Filtered, partial(_write_filtered, context, chunk))
+    return write_chunk(
+        filtered_chunk(context.buckets.root, chunk.number), _Filtered, partial(_write_filtered, context, chunk)
+    )
 
 
 def _write_filtered(context: _Context, chunk: Chunk, folder: Path) -> _Filtered:
@@ -344,6 +333,7 @@ def _write_filtered(context: _Context, chunk: Chunk, folder: Path) -> _Filtered:
             for name, columns in left.items():
                 columns.append(kept[name].to_numpy())
     key, src_key, pair_key = (np.concatenate(columns) for columns in left.values())
+    write_keys(folder, key, context.buckets.bits)
     src, pairs = held_out.found(src_key, pair_key)
     return _Filtered(
         counts=counts.tolist(),
@@ -351,7 +341,6 @@ def _write_filtered(context: _Context, chunk: Chunk, folder: Path) -> _Filtered:
         examples=examples,
         src=src.tolist(),
         pairs=pairs.tolist(),
-        buckets=write_keys(folder, key, context.bits),
     )
 
 
@@ -361,47 +350,35 @@ def _by_languages(batches: Iterable[pa.Table], languages: Sequence[Languages]) -
         parts = batch["part"].to_numpy()
         begin = 0
         for end in [*(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]:
-            own = languages[parts[begin]] if len(parts) else languages[0]
-            if end == len(parts) or languages[parts[end]] != own:
-                yield batch.slice(begin, end - begin), own
+            both = languages[parts[begin]] if len(parts) else languages[0]
+            if end == len(parts) or languages[parts[end]] != both:
+                yield batch.slice(begin, end - begin), both
                 begin = end
 
 
-def _drop_repeated(root: Path, parts: int, buckets: Counts, workers: Workers, progress: Progress) -> Distinct:
-    """Keep the first of equal pairs.
-
-    Args:
-        root: The folder of the chunks.
-        parts: Number of parts.
-        buckets: The pairs of each chunk in each bucket of their hashes.
-        workers: Where the tasks run.
-        progress: Shows what is done.
-    """
+def _drop_repeated(buckets: Buckets, parts: int, pairs: int, workers: Workers, progress: Progress) -> Distinct:
+    """Keep the first of equal pairs, of which there are ``pairs`` with their repetitions."""
     dropped, examples = np.zeros(parts, dtype=np.int64), list[tuple[str, str]]()
-    with progress.task("drop repeated pairs", int(buckets.sum())) as advance:
-        list_results(mark_bucket, list_buckets(root, buckets), workers)
-        rows = list_rows(root, buckets)
-        with run_tasks(partial(_keep_first, parts), rows, workers) as results:
-            for chunk, report in zip(rows, results, strict=True):
+    with progress.task("drop repeated pairs", pairs) as advance:
+        list_results(partial(mark_bucket, buckets), range(len(buckets)), workers)
+        with run_tasks(partial(_keep_first, buckets, parts), range(buckets.chunks), workers) as results:
+            for report in results:
                 dropped += report.dropped
                 merge_examples(examples, report.examples)
-                advance(int(chunk.counts.sum()))
-    return Distinct([_kept_chunk(chunk) / _PAIRS for chunk in rows], dropped, examples)
+                advance(sum(report.parts) + sum(report.dropped))
+    files = [chunk_folder(buckets.root, "kept", chunk) / _PAIRS for chunk in range(buckets.chunks)]
+    return Distinct(files, dropped, examples)
 
 
-def _kept_chunk(rows: Slices) -> Path:
-    return chunk_folder(rows.root, "kept", rows.number)
-
-
-def _keep_first(parts: int, rows: Slices) -> Kept:
+def _keep_first(buckets: Buckets, parts: int, chunk: int) -> Kept:
     """Write the pairs of a chunk that did not occur before."""
 
     def write(folder: Path) -> Kept:
-        batches = iter_pairs(filtered_chunk(rows.root, rows.number) / _PAIRS)
+        batches = iter_pairs(filtered_chunk(buckets.root, chunk) / _PAIRS)
         tables = (pa.Table.from_batches([batch]) for batch in batches)
-        return write_kept(tables, first_occurrences(rows), folder / _PAIRS, parts)
+        return write_kept(tables, first_occurrences(buckets, chunk), folder / _PAIRS, parts)
 
-    return write_chunk(_kept_chunk(rows), Kept, write)
+    return write_chunk(chunk_folder(buckets.root, "kept", chunk), Kept, write)
 
 
 def filter_pairs(table: pa.Table, options: CleanOptions, languages: Languages) -> pa.Table:

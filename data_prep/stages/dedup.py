@@ -7,7 +7,7 @@ of the chunks, and within a chunk in the order of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,28 +23,55 @@ _BUCKET_ROWS = 4_000_000
 
 _KEYS, _ORDER, _MARKS = "keys", "order", "marks"
 
-
-def bucket_bits(rows: int) -> int:
-    """The number of leading bits that the hashes of a bucket share, for this number of rows in all."""
-    return max(0, -(-rows // _BUCKET_ROWS) - 1).bit_length()
+# Bytes of an offset in a file of slices.
+_BYTES = 8
 
 
-def write_keys(folder: Path, keys: Hashes, bits: int) -> list[int]:
-    """Write the hashes of a chunk, ``(rows,)``, in the order of their buckets.
+def write_slices(path: Path, slices: int, parts: Iterable[tuple[npt.NDArray[Any], Counts]]) -> None:
+    """Write a file of slices of numbers, each of which can be read without the others.
 
-    Returns:
-        The number of hashes in each bucket, ``(2**bits,)``.
+    It begins with a table of the slices' offsets, so only workers need to know them.
+
+    Args:
+        path: The file.
+        slices: The number of slices.
+        parts: Numbers of consecutive slices, and how many are in each. The parts together have all slices.
     """
-    buckets = keys >> np.uint64(64 - bits) if bits else np.zeros(len(keys), dtype=np.uint64)
-    order = np.argsort(buckets, kind="stable").astype(np.uint32)
-    keys[order].tofile(folder / _KEYS)
-    order.tofile(folder / _ORDER)
-    return [int(count) for count in np.bincount(buckets.astype(np.int64), minlength=1 << bits)]
+    sizes = [np.array([_BYTES * (slices + 1)], dtype=np.int64)]  # the first slice follows the table
+    with path.open("wb") as file:
+        file.seek(_BYTES * (slices + 1))
+        for numbers, counts in parts:
+            file.write(np.ascontiguousarray(numbers).data)
+            sizes.append(counts * numbers.itemsize)
+        file.seek(0)
+        file.write(np.cumsum(np.concatenate(sizes), dtype=np.int64).data)
 
 
-def filtered_chunk(root: Path, number: int) -> Path:
-    """The folder of a chunk with its hashes."""
-    return chunk_folder(root, "judged", number)
+def read_slice(path: Path, number: int, kind: type[Any]) -> npt.NDArray[Any]:
+    """Read a slice of numbers of a kind."""
+    with path.open("rb") as file:
+        file.seek(_BYTES * number)
+        begin, end = np.frombuffer(file.read(2 * _BYTES), dtype=np.int64).tolist()
+        file.seek(begin)
+        return np.frombuffer(file.read(end - begin), dtype=kind)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Where the hashes of the rows of a file are.
+
+    Attributes:
+        root: The folder of the chunks.
+        chunks: Number of chunks.
+        bits: The number of leading bits that the hashes of a bucket share.
+    """
+
+    root: Path
+    chunks: int
+    bits: int
+
+    def __len__(self) -> int:
+        return 1 << self.bits
 
 
 @dataclass(frozen=True)
@@ -62,74 +89,50 @@ class Distinct:
     examples: list[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Slices:
-    """Where the hashes of a bucket are in each chunk, or the marks of a chunk in each bucket.
-
-    Attributes:
-        root: The folder of the chunks.
-        number: The number of the bucket, or of the chunk.
-        begins: Where each slice begins, ``(chunks,)`` or ``(buckets,)``.
-        counts: How many hashes or marks it has, ``(chunks,)`` or ``(buckets,)``.
-    """
-
-    root: Path
-    number: int
-    begins: Counts
-    counts: Counts
-
-
 class Marked(Report):
     """The report of a bucket: how many different hashes it has."""
 
     distinct: int
 
 
-def list_buckets(root: Path, counts: Counts) -> list[Slices]:
-    """List the buckets, given the number of hashes of each chunk in each, ``(chunks, buckets)``."""
-    begins = np.cumsum(counts, axis=1) - counts
-    return [Slices(root, number, begins[:, number], counts[:, number]) for number in range(counts.shape[1])]
+def bucket_bits(rows: int) -> int:
+    """The number of leading bits that the hashes of a bucket share, for this number of rows in all."""
+    return max(0, -(-rows // _BUCKET_ROWS) - 1).bit_length()
 
 
-def list_rows(root: Path, counts: Counts) -> list[Slices]:
-    """List the rows of the chunks, given the same numbers."""
-    begins = np.cumsum(counts, axis=0) - counts
-    return [Slices(root, number, begins[number], counts[number]) for number in range(counts.shape[0])]
+def write_keys(folder: Path, keys: Hashes, bits: int) -> None:
+    """Write the hashes of a chunk, ``(rows,)``, in the order of their buckets."""
+    buckets = (keys >> np.uint64(64 - bits) if bits else np.zeros(len(keys))).astype(np.int64)
+    order = np.argsort(buckets, kind="stable").astype(np.uint32)
+    write_slices(folder / _KEYS, 1 << bits, [(keys[order], np.bincount(buckets, minlength=1 << bits))])
+    order.tofile(folder / _ORDER)
 
 
-def mark_bucket(bucket: Slices) -> Marked:
-    """Write whether each hash of a bucket is its first occurrence: a byte each."""
+def filtered_chunk(root: Path, number: int) -> Path:
+    """The folder of a chunk with its hashes."""
+    return chunk_folder(root, "judged", number)
+
+
+def mark_bucket(buckets: Buckets, number: int) -> Marked:
+    """Write whether each hash of a bucket is its first occurrence: a byte each, in a slice for each chunk."""
 
     def write(folder: Path) -> Marked:
-        parts = zip(bucket.begins.tolist(), bucket.counts.tolist(), strict=True)
-        paths = (filtered_chunk(bucket.root, number) / _KEYS for number in range(len(bucket.counts)))
-        keys = np.concatenate([*_slices(paths, parts, np.uint64)])
+        paths = (filtered_chunk(buckets.root, chunk) / _KEYS for chunk in range(buckets.chunks))
+        slices = [read_slice(path, number, np.uint64) for path in paths]
+        keys = np.concatenate(slices)
         first = np.unique(keys, return_index=True)[1]
         marks = np.zeros(len(keys), dtype=np.bool_)
         marks[first] = True
-        marks.tofile(folder / _MARKS)
+        write_slices(folder / _MARKS, len(slices), [(marks, np.array([*map(len, slices)], dtype=np.int64))])
         return Marked(distinct=len(first))
 
-    return write_chunk(_marked(bucket.root, bucket.number), Marked, write)
+    return write_chunk(chunk_folder(buckets.root, "marked", number), Marked, write)
 
 
-def first_occurrences(rows: Slices) -> npt.NDArray[np.bool_]:
+def first_occurrences(buckets: Buckets, chunk: int) -> npt.NDArray[np.bool_]:
     """Tell which rows of a chunk are first occurrences, once all buckets are marked."""
-    parts = zip(rows.begins.tolist(), rows.counts.tolist(), strict=True)
-    paths = (_marked(rows.root, number) / _MARKS for number in range(len(rows.counts)))
-    order = np.fromfile(filtered_chunk(rows.root, rows.number) / _ORDER, dtype=np.uint32)
+    paths = (chunk_folder(buckets.root, "marked", number) / _MARKS for number in range(len(buckets)))
+    order = np.fromfile(filtered_chunk(buckets.root, chunk) / _ORDER, dtype=np.uint32)
     first = np.empty(len(order), dtype=np.bool_)
-    first[order] = np.concatenate([*_slices(paths, parts, np.bool_)])
+    first[order] = np.concatenate([read_slice(path, chunk, np.bool_) for path in paths])
     return first
-
-
-def _marked(root: Path, number: int) -> Path:
-    return chunk_folder(root, "marked", number)
-
-
-def _slices(paths: Iterator[Path], parts: Iterator[tuple[int, int]], kind: type[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Read a range of numbers of each file, given its begin and its length."""
-    yield np.empty(0, dtype=kind)
-    for path, (begin, count) in zip(paths, parts, strict=True):
-        if count:
-            yield np.fromfile(path, dtype=kind, count=count, offset=begin * np.dtype(kind).itemsize)

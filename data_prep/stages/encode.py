@@ -77,26 +77,25 @@ class Encode(Stage):
         """
         work.verify(Read)
         work.verify(Clean)
-        tokenizer = open_tokenizer(work)
+        tokenizer, read = open_tokenizer(work), work.report(Read)
+        form = CleanOptions.model_validate(work.finished(Clean).options).normalise_target
         writer = CorpusWriter(folder, tokenizer, shard_rows=self.options.shard_rows)
         with work.unfinished(self) as unfinished:
-            encoder = Encoder(
-                unfinished,
-                writer,
-                work.folder / Vocab.name,
-                tokenizer.identity,
-                text_format(work),
-                workers,
-                work.progress,
-                work.report(Read).aligned,
-            )
-            form = CleanOptions.model_validate(work.finished(Clean).options).normalise_target
-            training = encoder.encode_train(work.folder / Clean.name / "train.arrow", self.options.max_tokens)
+            encode = partial(_encode_split, work, open_chunks(unfinished), tokenizer.identity, workers)
+            rows = writer.split("train", has_text=False, aligned=read.aligned)
+            training = encode(work.folder / Clean.name / "train.arrow", rows, self.options.max_tokens)
             splits = {"train": training.info}
-            for split in work.report(Read).pairs:
+            for split in read.pairs:
                 if split != "train":
-                    splits[split] = encoder.encode_held_out(work.folder / Read.name / f"{split}.arrow", form)
-        splits = _with_directions(splits, work.report(Read))
+                    path = work.folder / Read.name / f"{split}.arrow"
+                    splits[split] = encode(path, writer.split(split, has_text=True), None).info
+                    if not text_format(work).trees:
+                        _warn_of_unwritable(path, tokenizer, form, work.progress)
+        directions = [f"{part.src_lang}-{part.tgt_lang}" for part in read.parts]
+        if len(set(directions)) > 1:
+            for split, sizes in read.held_out.items():
+                pairs = {directions[number]: size for number, size in sizes}
+                splits[split] = splits[split].model_copy(update={"directions": pairs})
         manifest = self._manifest(work, splits, training, command, tuple(recipes))
         _warn(manifest, work.progress)
         manifest = manifest.model_copy(update={"warnings": tuple(work.progress.warnings)})
@@ -146,15 +145,6 @@ class Encode(Stage):
                 **clean.packages,
             },
         )
-
-
-def _with_directions(splits: Mapping[str, SplitInfo], read: ReadReport) -> dict[str, SplitInfo]:
-    """The splits; held-out ones with the pairs of each direction if the corpus has several."""
-    names = [f"{part.src_lang}-{part.tgt_lang}" for part in read.parts]
-    if len(set(names)) == 1:
-        return dict(splits)
-    sizes = {split: {names[number]: pairs for number, pairs in found} for split, found in read.held_out.items()}
-    return {name: info.model_copy(update={"directions": sizes.get(name)}) for name, info in splits.items()}
 
 
 def _parts(read: ReadReport, cleaned: CleanReport, kept: Counter[int]) -> tuple[PartInfo, ...]:
@@ -243,91 +233,58 @@ class _Context:
     max_tokens: int | None
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """Encodes the splits of a corpus.
+def _encode_split(
+    work: Workspace,
+    root: Path,
+    identity: str,
+    workers: Workers,
+    path: Path,
+    rows: SplitWriter,
+    max_tokens: int | None,
+) -> EncodedSplit:
+    """Write the pairs of a file as the split that it is named after.
 
-    Attributes:
-        folder: Where the chunks go.
-        writer: Writes the corpus.
-        vocab: The folder of the tokenizer.
-        identity: The identity of the tokenizer.
-        text: How sentences are written.
-        workers: Where the tasks run.
-        progress: Shows what is done.
-        aligned: Whether the training split holds alignments.
+    Pairs with more than ``max_tokens`` tokens on either side are left out; None keeps all.
+
+    Raises:
+        DataError: Every pair is dropped.
     """
-
-    folder: Path
-    writer: CorpusWriter
-    vocab: Path
-    identity: str
-    text: TextFormat
-    workers: Workers
-    progress: Progress
-    aligned: bool = False
-
-    def encode_train(self, path: Path, max_tokens: int) -> EncodedSplit:
-        """Write the training split, without pairs that have more than ``max_tokens`` tokens on either side.
-
-        Raises:
-            DataError: Every pair is dropped.
-        """
-        rows = self.writer.split("train", has_text=False, aligned=self.aligned)
-        return self._encode(path, rows, max_tokens)
-
-    def encode_held_out(self, path: Path, form: NormalForm) -> SplitInfo:
-        """Write the validation or test split, which ``path`` is named after: every pair, with its raw text.
-
-        Warn of target sentences that a model cannot write, as it learns from text in the Unicode ``form``.
-        """
-        rows = self.writer.split(path.stem, has_text=True)
-        encoded = self._encode(path, rows, None)
-        if not self.text.trees:
-            self._warn_of_unwritable(path, form)
-        return encoded.info
-
-    def _warn_of_unwritable(self, path: Path, form: NormalForm) -> None:
-        tokenizer = load_tokenizer(self.vocab)
-        references = [text for batch in iter_pairs(path) for text in batch["tgt"].to_pylist()]
-        outputs = tokenizer.decode(tokenizer.encode([normalise(text, form) for text in references]))
-        changed = [pair for pair in zip(references, outputs, strict=True) if pair[0].split() != pair[1].split()]
-        if changed:
-            reference, output = min(changed, key=lambda pair: len(pair[0]))
-            advice = "leave out --normalise-target, or take another tokenizer"
-            if normalise(reference, "nfc") == normalise(output, "nfc"):  # they look alike
-                reference, output = ascii(reference)[1:-1], ascii(output)[1:-1]
-                advice = "write the references in Unicode form NFC, without invisible characters"
-            self.progress.note(
-                f"warning: a model cannot write {len(changed) / len(references):.1%} of the target sentences of "
-                f"{path.stem} as they are, such as '{reference}' as '{output}': {advice}"
-            )
-
-    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> EncodedSplit:
-        chunks, examples = cut_pairs(path), list[tuple[str, str]]()
-        total = sum(chunk.rows for chunk in chunks)
-        files, words = Counter[int](), no_words()
-        root = open_chunks(self.folder)
-        context = _Context(root, rows.schema, self.vocab, self.identity, self.text, max_tokens)
-        with (
-            self.progress.task(f"encode {path.stem}", total) as advance,
-            run_tasks(partial(_encode_chunk, context), chunks, self.workers) as results,
-        ):
-            for chunk, report in zip(chunks, results, strict=True):
-                with pa.memory_map(str(_encoded_chunk(root, chunk) / _IDS)) as file:
-                    rows.write(pa.ipc.open_stream(file).read_all())
-                files.update(dict(enumerate(report.files)))
-                words += report.words
-                merge_examples(examples, report.examples)
-                advance(chunk.rows)
-        if not files.total() and max_tokens is not None:
-            raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
-        info = rows.close()
-        return EncodedSplit(info, files, describe_words(words), total - info.pairs, tuple(examples))
+    chunks, examples = cut_pairs(path), list[tuple[str, str]]()
+    total = sum(chunk.rows for chunk in chunks)
+    files, words = Counter[int](), no_words()
+    context = _Context(root, rows.schema, work.folder / Vocab.name, identity, text_format(work), max_tokens)
+    with (
+        work.progress.task(f"encode {path.stem}", total) as advance,
+        run_tasks(partial(_encode_chunk, context), chunks, workers) as results,
+    ):
+        for chunk, report in zip(chunks, results, strict=True):
+            with pa.memory_map(str(chunk_folder(root, path.stem, chunk.number) / _IDS)) as file:
+                rows.write(pa.ipc.open_stream(file).read_all())
+            files.update(dict(enumerate(report.files)))
+            words += report.words
+            merge_examples(examples, report.examples)
+            advance(chunk.rows)
+    if not files.total() and max_tokens is not None:
+        raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
+    info = rows.close()
+    return EncodedSplit(info, files, describe_words(words), total - info.pairs, tuple(examples))
 
 
-def _encoded_chunk(root: Path, chunk: Chunk) -> Path:
-    return chunk_folder(root, chunk.path.stem, chunk.number)
+def _warn_of_unwritable(path: Path, tokenizer: Tokenizer, form: NormalForm, progress: Progress) -> None:
+    """Warn of target sentences that a model cannot write, as it learns from text in the Unicode ``form``."""
+    references = [text for batch in iter_pairs(path) for text in batch["tgt"].to_pylist()]
+    outputs = tokenizer.decode(tokenizer.encode([normalise(text, form) for text in references]))
+    changed = [pair for pair in zip(references, outputs, strict=True) if pair[0].split() != pair[1].split()]
+    if changed:
+        reference, output = min(changed, key=lambda pair: len(pair[0]))
+        advice = "leave out --normalise-target, or take another tokenizer"
+        if normalise(reference, "nfc") == normalise(output, "nfc"):  # they look alike
+            reference, output = ascii(reference)[1:-1], ascii(output)[1:-1]
+            advice = "write the references in Unicode form NFC, without invisible characters"
+        progress.note(
+            f"warning: a model cannot write {len(changed) / len(references):.1%} of the target sentences of "
+            f"{path.stem} as they are, such as '{reference}' as '{output}': {advice}"
+        )
 
 
 def _encode_chunk(context: _Context, chunk: Chunk) -> Encoded:
@@ -345,7 +302,7 @@ def _encode_chunk(context: _Context, chunk: Chunk) -> Encoded:
                 words += count_words(table["src_text"], table["tgt_text"])
         return Encoded(files=np.bincount(np.concatenate(files)).tolist(), words=words.tolist(), examples=examples)
 
-    return write_chunk(_encoded_chunk(context.root, chunk), Encoded, write)
+    return write_chunk(chunk_folder(context.root, chunk.path.stem, chunk.number), Encoded, write)
 
 
 @lru_cache(maxsize=1)

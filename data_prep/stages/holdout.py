@@ -12,7 +12,7 @@ memory while the training text is read.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,12 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from data_prep.stages.dedup import (
-    Slices,
+    Buckets,
     bucket_bits,
     filtered_chunk,
     first_occurrences,
-    list_buckets,
-    list_rows,
     mark_bucket,
     write_keys,
 )
@@ -58,20 +56,13 @@ _SOURCES, _USABLE, _PAIRS, _CHOSEN = "sources", "usable", "pairs.arrow", "chosen
 _SPLITS = ("validation", "test")
 
 
-class _Hashed(Report):
-    """The usable pairs of a chunk in each bucket of their keys."""
-
-    buckets: list[int]
-
-
 @dataclass(frozen=True)
 class _Search:
-    """What a worker needs: the part that the sets are held out of, the number of parts, and the bits of buckets."""
+    """What a worker needs: the buckets of the keys, the part that sets are held out of, and the number of parts."""
 
-    root: Path
+    buckets: Buckets
     part: int
     parts: int
-    bits: int
 
 
 def hold_out(
@@ -100,20 +91,18 @@ def hold_out(
     chunks = cut_pairs(whole, index)
     total = sum(chunk.rows for chunk in chunks)
     root = open_chunks(folder, part)
-    search = _Search(root, part, parts, bucket_bits(total))
+    buckets = Buckets(root, len(chunks), bucket_bits(total))
+    search = _Search(buckets, part, parts)
     with progress.task("hold out", total) as advance:
-        hashed = []
-        with run_tasks(partial(_hash_chunk, search), chunks, workers) as results:
-            for chunk, report in zip(chunks, results, strict=True):
-                hashed.append(report.buckets)
+        with run_tasks(partial(_hash_chunk, search), chunks, workers) as hashed:
+            for chunk, _ in zip(chunks, hashed, strict=True):
                 advance(chunk.rows)
-        buckets = np.array(hashed, dtype=np.int64)
-        distinct = sum(report.distinct for report in list_results(mark_bucket, list_buckets(root, buckets), workers))
-        chosen = _choose(distinct, sizes, seed)
-        rows, keys = _locate(np.concatenate(list(chosen.values())), list_rows(root, buckets), chunks, workers)
+        marked = list_results(partial(mark_bucket, buckets), range(len(buckets)), workers)
+        chosen = _choose(sum(report.distinct for report in marked), sizes, seed)
+        rows, keys = _locate(np.concatenate(list(chosen.values())), buckets, chunks, workers)
         np.sort(keys).tofile(root / _CHOSEN)
         kept = list_results(partial(_drop_held_out, search), chunks, workers)
-    join_pairs((_kept_chunk(root, chunk.number) / _PAIRS for chunk in chunks), train)
+    join_pairs((chunk_folder(root, "left", chunk.number) / _PAIRS for chunk in chunks), train)
     begin = 0
     for split, numbers in chosen.items():
         taken = take_pairs(whole, np.sort(rows[begin : begin + len(numbers)]), index)
@@ -148,45 +137,43 @@ def _choose(distinct: int, sizes: Mapping[str, int], seed: int) -> dict[str, npt
 
 
 def _locate(
-    numbers: npt.NDArray[np.int64], rows: Sequence[Slices], chunks: Sequence[Chunk], workers: Workers
+    numbers: npt.NDArray[np.int64], buckets: Buckets, chunks: Sequence[Chunk], workers: Workers
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
     """Find sentences by their numbers.
 
     Returns:
         The row of the first pair with each, and its key.
     """
-    ends = np.cumsum(list_results(_count_first, rows, workers))
+    ends = np.cumsum(list_results(partial(_count_first, buckets), range(len(chunks)), workers))
     chunk_of = np.searchsorted(ends, numbers, side="right")
     begins = np.concatenate([[0], ends])
-    wanted = []
-    for number in np.unique(chunk_of).tolist():
-        wanted.append((rows[number], chunks[number], numbers[chunk_of == number] - begins[number]))
-    found, keys = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint64)
-    for (_, chunk, _), (at, theirs) in zip(wanted, list_results(_find, wanted, workers), strict=True):
+    tasks = [(chunks[n], numbers[chunk_of == n] - begins[n]) for n in np.unique(chunk_of).tolist()]
+    rows, keys = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint64)
+    for (chunk, _), located in zip(tasks, list_results(partial(_find, buckets), tasks, workers), strict=True):
         here = chunk_of == chunk.number
-        found[here], keys[here] = at, theirs
-    return found, keys
+        rows[here], keys[here] = located
+    return rows, keys
 
 
-def _count_first(rows: Slices) -> int:
-    return int(first_occurrences(rows).sum())
+def _count_first(buckets: Buckets, chunk: int) -> int:
+    return int(first_occurrences(buckets, chunk).sum())
 
 
 def _find(
-    wanted: tuple[Slices, Chunk, npt.NDArray[np.int64]],
+    buckets: Buckets, task: tuple[Chunk, npt.NDArray[np.int64]]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
     """Find sentences of a chunk, by their numbers among its first occurrences: their rows in the file, and keys."""
-    rows, chunk, numbers = wanted
-    folder = filtered_chunk(rows.root, rows.number)
-    usable = np.flatnonzero(first_occurrences(rows))[numbers]
+    chunk, numbers = task
+    folder = filtered_chunk(buckets.root, chunk.number)
+    usable = np.flatnonzero(first_occurrences(buckets, chunk.number))[numbers]
     in_chunk = np.fromfile(folder / _USABLE, dtype=np.uint32)[usable].astype(np.int64)
     return chunk.first + in_chunk, np.fromfile(folder / _SOURCES, dtype=np.uint64)[in_chunk]
 
 
-def _hash_chunk(search: _Search, chunk: Chunk) -> _Hashed:
+def _hash_chunk(search: _Search, chunk: Chunk) -> Report:
     """Write the keys of the source sentences of a chunk, equal for equal ones, and which can be held out."""
 
-    def write(folder: Path) -> _Hashed:
+    def write(folder: Path) -> Report:
         keys, usable = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.bool_)]
         for table in iter_chunk(chunk):
             src, tgt = fold(table["src"].to_pylist()), fold(table["tgt"].to_pylist())
@@ -196,24 +183,22 @@ def _hash_chunk(search: _Search, chunk: Chunk) -> _Hashed:
         sources, rows = np.concatenate(keys), np.flatnonzero(np.concatenate(usable))
         sources.tofile(folder / _SOURCES)
         rows.astype(np.uint32).tofile(folder / _USABLE)
-        return _Hashed(buckets=write_keys(folder, sources[rows], search.bits))
+        write_keys(folder, sources[rows], search.buckets.bits)
+        return Report()
 
-    return write_chunk(filtered_chunk(search.root, chunk.number), _Hashed, write)
-
-
-def _kept_chunk(root: Path, number: int) -> Path:
-    return chunk_folder(root, "left", number)
+    return write_chunk(filtered_chunk(search.buckets.root, chunk.number), Report, write)
 
 
 def _drop_held_out(search: _Search, chunk: Chunk) -> Kept:
     """Write the pairs of a chunk whose sentences are not held out."""
+    root = search.buckets.root
 
     def write(folder: Path) -> Kept:
-        sources = np.fromfile(filtered_chunk(search.root, chunk.number) / _SOURCES, dtype=np.uint64)
-        keep = ~np.isin(sources, np.fromfile(search.root / _CHOSEN, dtype=np.uint64))
+        sources = np.fromfile(filtered_chunk(root, chunk.number) / _SOURCES, dtype=np.uint64)
+        keep = ~np.isin(sources, np.fromfile(root / _CHOSEN, dtype=np.uint64))
         return write_kept(iter_chunk(chunk), keep, folder / _PAIRS, search.parts)
 
-    return write_chunk(_kept_chunk(search.root, chunk.number), Kept, write)
+    return write_chunk(chunk_folder(root, "left", chunk.number), Kept, write)
 
 
 class HeldOut:
@@ -226,25 +211,26 @@ class HeldOut:
             if path.exists():
                 src, pairs = zip(*(comparison_keys(batch) for batch in iter_pairs(path)), strict=True)
                 self._splits[path.stem] = np.concatenate(src), np.concatenate(pairs)
-        self._src = _distinct(src for src, _ in self._splits.values())
-        self._pairs = _distinct(pairs for _, pairs in self._splits.values())
+        nothing = np.empty(0, dtype=np.uint64)
+        self._src = np.concatenate([nothing, *(src for src, _ in self._splits.values())])
+        self._pairs = np.concatenate([nothing, *(pairs for _, pairs in self._splits.values())])
 
     def contains(self, src_keys: Hashes) -> npt.NDArray[np.bool_]:
         """Tell which training pairs have a source sentence of a held-out split."""
-        return _contains(self._src, src_keys)
+        return np.isin(src_keys, self._src)
 
     def found(self, src_keys: Hashes, pair_keys: Hashes) -> tuple[Hashes, Hashes]:
         """Return the held-out source sentences, and the pairs, that are among training pairs."""
-        src, pairs = (
-            np.unique(keys[_contains(own, keys)]) for own, keys in ((self._src, src_keys), (self._pairs, pair_keys))
-        )
-        return src, pairs
+        return np.intersect1d(src_keys, self._src), np.intersect1d(pair_keys, self._pairs)
 
     def report(self, src: set[int], pairs: set[int]) -> dict[str, Overlap]:
         """Return the overlap of each held-out split, given all that was found in the training text."""
         return {
-            name: Overlap(sentences=_count(own_src, src), pairs=_count(own_pairs, pairs))
-            for name, (own_src, own_pairs) in self._splits.items()
+            name: Overlap(
+                sentences=sum(key in src for key in src_keys.tolist()),
+                pairs=sum(key in pairs for key in pair_keys.tolist()),
+            )
+            for name, (src_keys, pair_keys) in self._splits.items()
         }
 
 
@@ -259,20 +245,3 @@ def load_held_out(read: Path, content: str) -> HeldOut:
     """The held-out splits in the folder ``read``. A worker keeps them while :func:`held_out_hash` stays the same."""
     del content
     return HeldOut(read)
-
-
-def _distinct(hashes: Iterable[Hashes]) -> Hashes:
-    return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *hashes]))
-
-
-def _contains(own: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
-    """Tell which of ``hashes`` are among ``own``, which is sorted."""
-    if not len(own):
-        return np.zeros(len(hashes), dtype=bool)
-    places = np.minimum(np.searchsorted(own, hashes), len(own) - 1)
-    found: npt.NDArray[np.bool_] = own[places] == hashes
-    return found
-
-
-def _count(hashes: Hashes, found: set[int]) -> int:
-    return sum(key in found for key in hashes.tolist())

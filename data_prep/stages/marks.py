@@ -64,20 +64,20 @@ def placeholders(text: str) -> Counter[str]:
     tag if it is closed in the text, or need not be in HTML; ``<file>`` is a word. The codes of dates are left out. In
     prose, ``$name`` and the like can be other things.
     """
-    found = Counter[str]()
+    counts = Counter[str]()
     if any(mark in text for mark in "%{$"):
         plain = _ADDRESS.sub(lambda address: _BYTE.sub("", address[0]), text).replace("%%", "")
         if _DATE.search(plain):
             plain = _OF_DATE.sub("", plain)
         pattern = _PLACEHOLDER_OF_QT if _FIRST_OF_QT.search(plain) else _PLACEHOLDER
-        found.update(map(_name, pattern.finditer(plain)))
+        counts.update(map(_name, pattern.finditer(plain)))
     if "<" in text:
         tags = [(slash, name.lower(), end) for slash, name, end in _TAG.findall(text)]
         closed = {name for slash, name, end in tags if slash or end} | _UNCLOSED
-        found.update(
+        counts.update(
             f"<{slash}{name}>" for slash, name, _ in tags if name in closed and not (slash and name in _UNCLOSED)
         )
-    return found
+    return counts
 
 
 def _name(match: re.Match[str]) -> str:

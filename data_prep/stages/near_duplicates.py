@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_prep.recipe.options import CleanOptions
-from data_prep.stages.dedup import Distinct
+from data_prep.stages.dedup import Distinct, read_slice, write_slices
 from data_prep.stages.text import Hashes
 from data_prep.store.chunks import Report, chunk_folder, write_chunk
 from data_prep.store.pairs import (
@@ -59,9 +59,6 @@ _BUCKET_ENTRIES = 1 << 24
 
 # Maximum candidates whose texts are looked up at a time.
 _MAX_LOOKUPS = 20_000
-
-# Bytes of a hash.
-_BYTES = 8
 
 #: In the folder of a chunk: the entries of its rows; candidates; the pairs that are left; where the batches are.
 _ENTRIES, _CANDIDATES, _PAIRS, _INDEX = "entries", "candidates", "pairs.arrow", "index"
@@ -195,10 +192,6 @@ def load_minhash() -> Any:
     return RMinHash
 
 
-class _Done(Report):
-    """The report of a chunk with nothing to count."""
-
-
 @dataclass(frozen=True)
 class _Search:
     """What a worker needs: the pairs, the folder of the chunks, the hash of the index, the options, and how many
@@ -242,8 +235,9 @@ def drop_near_duplicates(
     if total >= 1 << 32:  # rows are numbered with 32 bits
         raise ConfigError(f"--near-duplicates: {total:,} pairs are too many, at most {(1 << 32) - 1:,}: leave it out")
     bits = max(-(-total // _BUCKET_ENTRIES) - 1, 0).bit_length()
-    write_chunk(_indexed(root), _Done, partial(_write_index, index))
-    search = _Search(path, root, file_sha256(_indexed(root) / _INDEX), options, parts, bits)
+    indexed = chunk_folder(root, "index", 0)
+    write_chunk(indexed, Report, partial(_write_index, index))
+    search = _Search(path, root, file_sha256(indexed / _INDEX), options, parts, bits)
     chunks = cut_pairs(path, index)
     with (
         progress.task("hash for near duplicates", total) as advance,
@@ -269,48 +263,44 @@ def drop_near_duplicates(
     return Distinct([search.chunk("distinct", chunk.number) / _PAIRS for chunk in chunks], dropped, examples)
 
 
-def _indexed(root: Path) -> Path:
-    return chunk_folder(root, "index", 0)
-
-
-def _write_index(index: Index, folder: Path) -> _Done:
+def _write_index(index: Index, folder: Path) -> Report:
     np.concatenate([index.offsets, index.firsts]).tofile(folder / _INDEX)
-    return _Done()
+    return Report()
 
 
 @lru_cache(maxsize=1)
 def _load_index(root: Path, content: str) -> Index:
     """The index of the pairs. A worker keeps it while its hash, ``content``, stays the same."""
     del content
-    numbers = np.fromfile(_indexed(root) / _INDEX, dtype=np.int64)
+    numbers = np.fromfile(chunk_folder(root, "index", 0) / _INDEX, dtype=np.int64)
     return Index(*np.split(numbers, [len(numbers) // 2]))
 
 
-def _hash_chunk(search: _Search, chunk: Chunk) -> _Done:
+def _hash_chunk(search: _Search, chunk: Chunk) -> Report:
     """Write the entries of a chunk, in the order of the buckets: band after band."""
 
-    def write(folder: Path) -> _Done:
+    def write(folder: Path) -> Report:
         keys = np.concatenate([hash_bands(table, search.options) for table in iter_chunk(chunk)])
         bands = (split_into_buckets(band, chunk.first, search.bits) for band in keys.T)
         write_slices(folder / _ENTRIES, search.buckets, bands)
-        return _Done()
+        return Report()
 
-    return write_chunk(search.chunk("hashed", chunk.number), _Done, write)
+    return write_chunk(search.chunk("hashed", chunk.number), Report, write)
 
 
-def _pair_bucket(search: _Search, number: int) -> _Done:
+def _pair_bucket(search: _Search, number: int) -> Report:
     """Write the candidates of a bucket, in the order of the chunks of their later rows."""
 
-    def write(folder: Path) -> _Done:
+    def write(folder: Path) -> Report:
         chunks = cut_pairs(search.path, _load_index(search.root, search.index))
         paths = (search.chunk("hashed", chunk.number) / _ENTRIES for chunk in chunks)
-        candidates = find_candidates(np.concatenate([read_slice(path, number) for path in paths]))
+        candidates = find_candidates(np.concatenate([read_slice(path, number, np.uint64) for path in paths]))
         firsts = np.array([chunk.first for chunk in chunks], dtype=np.uint64) << _HALF
         counts = np.diff(np.searchsorted(candidates, firsts), append=len(candidates))
         write_slices(folder / _CANDIDATES, len(chunks), [(candidates, counts)])
-        return _Done()
+        return Report()
 
-    return write_chunk(search.chunk("paired", number), _Done, write)
+    return write_chunk(search.chunk("paired", number), Report, write)
 
 
 def _drop_similar(search: _Search, chunk: Chunk) -> Kept:
@@ -320,7 +310,7 @@ def _drop_similar(search: _Search, chunk: Chunk) -> Kept:
 
     def write(folder: Path) -> Kept:
         paths = (search.chunk("paired", number) / _CANDIDATES for number in range(search.buckets))
-        candidates = np.unique(np.concatenate([read_slice(path, chunk.number) for path in paths]))
+        candidates = np.unique(np.concatenate([read_slice(path, chunk.number, np.uint64) for path in paths]))
         distinct = np.ones(chunk.rows, dtype=np.bool_)
         for row, text, other in _iter_texts(search, candidates):
             # The other candidates of a row that is similar to one are skipped.
@@ -342,32 +332,3 @@ def _iter_texts(search: _Search, candidates: Hashes) -> Iterator[tuple[int, str,
         here, there = places.reshape(2, -1).tolist()
         for row, one, other in zip(sides[0].tolist(), here, there, strict=True):
             yield row, texts[one], texts[other]
-
-
-def write_slices(path: Path, slices: int, parts: Iterable[tuple[Hashes, npt.NDArray[np.int64]]]) -> None:
-    """Write a file of slices of hashes, each of which can be read without the others.
-
-    It begins with a table of the slices' offsets, so only workers need to know them.
-
-    Args:
-        path: The file.
-        slices: The number of slices.
-        parts: Hashes of consecutive slices, and the number of hashes in each. The parts together have all slices.
-    """
-    sizes = [np.array([slices + 1], dtype=np.int64)]  # the first slice follows the table
-    with path.open("wb") as file:
-        file.seek(_BYTES * (slices + 1))
-        for numbers, counts in parts:
-            file.write(np.ascontiguousarray(numbers).data)
-            sizes.append(counts)
-        file.seek(0)
-        file.write(np.cumsum(np.concatenate(sizes), dtype=np.int64).data)
-
-
-def read_slice(path: Path, number: int) -> Hashes:
-    """Read a slice."""
-    with path.open("rb") as file:
-        file.seek(_BYTES * number)
-        begin, end = np.frombuffer(file.read(2 * _BYTES), dtype=np.int64).tolist()
-        file.seek(_BYTES * begin)
-        return np.frombuffer(file.read(_BYTES * (end - begin)), dtype=np.uint64)

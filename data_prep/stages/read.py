@@ -21,9 +21,8 @@ from data_prep.sources.opening import ENTITY, QUOTED, Part
 from data_prep.stages.holdout import hold_out
 from data_prep.stages.text import TextFormat, fold
 from data_prep.store.chunks import CHUNKS, Report
-from data_prep.store.folders import list_names
 from data_prep.store.pairs import PairsWriter, count_files, index_pairs, take_pairs
-from data_prep.store.workspace import StageFiles, StoredStage, Workspace
+from data_prep.store.workspace import StageFiles, StoredStage, Workspace, list_names
 from data_prep.workers import Workers
 from dstransformer.data import Option, PartInfo, SourceInfo
 from dstransformer.errors import DataError, UserError
@@ -148,7 +147,7 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
                     else:
                         held_out[split].append((number, writer.rows - before))
         pairs[split] = writer.rows
-    whole = counts
+    read = counts
     for number, part in enumerate(parts):
         if isinstance(part.options, DividedOptions) and (sizes := part.options.held_out_sizes):
             counts = hold_out(folder, number, len(parts), sizes, part.options.seed, workers, progress)
@@ -175,9 +174,9 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
                 held_out=before - count,
                 files=tuple((name, n, n) for name, n in zip(part.source.files, in_files[first:], strict=False)),
             )
-            for part, before, count, first in zip(parts, whole.tolist(), counts.tolist(), first_files[:-1], strict=True)
+            for part, before, count, first in zip(parts, read.tolist(), counts.tolist(), first_files[:-1], strict=True)
         ),
-        held_out={split: tuple(found) for split, found in held_out.items() if found},
+        held_out={split: tuple(sizes) for split, sizes in held_out.items() if sizes},
         aligned=any(part.source.aligned for part in parts),
     )
 

@@ -165,4 +165,4 @@ def numbers(text: str) -> list[str]:
     """
     if not any(character.isdigit() for character in text):
         return []
-    return sorted("".join(filter(str.isdigit, found)) for found in _NUMBER.findall(_ARGUMENT.sub("%", text)))
+    return sorted("".join(filter(str.isdigit, number)) for number in _NUMBER.findall(_ARGUMENT.sub("%", text)))

@@ -38,7 +38,6 @@ _THREADS = 16
 #: How SentencePiece writes a space. A tag follows the one that it puts before every sentence.
 SPACE = "\u2581"
 
-
 #: The Unicode forms of the source and of the target side.
 Forms = tuple[NormalForm, NormalForm]
 
@@ -49,6 +48,7 @@ _BASE_PIECES, _CHARACTERS_OF_PIECE = 4 + 256 + 1, 360
 #: The sides of the text that a vocabulary is for.
 Side = Literal["both", "src", "tgt"]
 
+_COLUMNS = {"both": ("src", "tgt"), "src": ("src",), "tgt": ("tgt",)}
 _NAMES = {"both": "", "src": " of the source side", "tgt": " of the target side"}
 
 
@@ -75,8 +75,8 @@ class Vocab(StoredStage[Tokenizers]):
         content: dict[str, Any] = dict(self.record())
         if self.options.tokenizer_model:
             src = self.options.src_tokenizer_model
-            given = Tokenizer.load(self.options.tokenizer_model, Tokenizer.load(src) if src else None)
-            content["sha256"] = given.identity
+            tokenizer = Tokenizer.load(self.options.tokenizer_model, Tokenizer.load(src) if src else None)
+            content["sha256"] = tokenizer.identity
         return content
 
     def check(self, work: Workspace) -> None:
@@ -88,8 +88,16 @@ class Vocab(StoredStage[Tokenizers]):
     def write(self, work: Workspace, folder: Path, workers: Workers) -> Tokenizers:
         """See ``StoredStage``. SentencePiece uses its own threads."""
         del workers
-        train = work.folder / Clean.name / "train.arrow"
-        return make_tokenizers(train, folder, self.options, _forms(work), text_format(work), work.progress)
+        train, text = work.folder / Clean.name / "train.arrow", text_format(work)
+        details = self.options, _forms(work), text, work.progress
+        if self.options.joint:
+            return Tokenizers(tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *details))
+        if text.trees:
+            raise UserError("--no-joint: a corpus for a parser has one vocabulary, for words and trees: leave it out")
+        return Tokenizers(
+            src_tokenizer=make_tokenizer(train, folder / SRC_TOKENIZER_NAME, *details, side="src"),
+            tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *details, side="tgt"),
+        )
 
 
 def _forms(work: Workspace) -> Forms:
@@ -121,21 +129,6 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """
     src = folder / SRC_TOKENIZER_NAME
     return Tokenizer.load(folder / TOKENIZER_NAME, Tokenizer.load(src) if src.exists() else None)
-
-
-def make_tokenizers(
-    train: Path, folder: Path, options: VocabOptions, forms: Forms, text: TextFormat, progress: Progress
-) -> Tokenizers:
-    """Make the tokenizers and save them in ``folder``; see :func:`make_tokenizer`."""
-    given = options, forms, text, progress
-    if options.joint:
-        return Tokenizers(tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *given))
-    if text.trees:
-        raise UserError("--no-joint: a corpus for a parser has one vocabulary, for words and trees: leave it out")
-    return Tokenizers(
-        src_tokenizer=make_tokenizer(train, folder / SRC_TOKENIZER_NAME, *given, side="src"),
-        tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *given, side="tgt"),
-    )
 
 
 def make_tokenizer(
@@ -182,7 +175,7 @@ def make_tokenizer(
         read: Side = "src" if text.trees else side
         title = f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}{_NAMES[side]}"
         with progress.task(title) as advance:
-            lines = count_pairs(train) * len(_columns(read))
+            lines = count_pairs(train) * len(_COLUMNS[read])
             model = run_in_process(partial(_train, train, lines, options, symbols, read))
             tokenizer = Tokenizer(with_rules(model, {"src": forms[:1], "tgt": forms[1:]}.get(side, forms)))
             advance(min(lines, options.tokenizer_sample))
@@ -275,10 +268,6 @@ def _unseen(train: Path, symbols: Sequence[str]) -> Sequence[str]:
     return symbols
 
 
-def _columns(side: Side) -> tuple[str, ...]:
-    return ("src", "tgt") if side == "both" else (side,)
-
-
 def _sample_lines(train: Path, lines: int, options: VocabOptions, side: Side = "both") -> Iterator[str]:
     """Iterate over a random sample of ``options.tokenizer_sample`` sentences of both sides or one, in their order.
 
@@ -289,7 +278,7 @@ def _sample_lines(train: Path, lines: int, options: VocabOptions, side: Side = "
     rng = np.random.default_rng(options.tokenizer_seed)
     end = 0
     for batch in iter_pairs(train):
-        sides = [batch[column].to_pylist() for column in _columns(side)]
+        sides = [batch[column].to_pylist() for column in _COLUMNS[side]]
         sentences = [sentence for pair in zip(*sides, strict=True) for sentence in pair]
         begin, end = end, end + len(sentences)
         share = end * size // lines - begin * size // lines
@@ -300,23 +289,18 @@ def _sample_lines(train: Path, lines: int, options: VocabOptions, side: Side = "
             yield from (sentences[number] for number in np.sort(chosen).tolist())
 
 
-def _count_words(sentences: Iterator[str]) -> Iterator[str]:
-    """Count the words, which spaces separate, and format each as ``word<tab>count``."""
-    counts: Counter[str] = Counter()
-    for sentence in sentences:
-        counts.update(sentence.split(" "))
-    return (f"{word}\t{count}" for word, count in counts.items())
-
-
 def _train(train: Path, lines: int, options: VocabOptions, symbols: list[str], side: Side) -> bytes:
     sentences = _sample_lines(train, lines, options, side)
     # SentencePiece keeps its whole input in memory. BPE depends on word counts only, so these give the same pieces;
     # unigram finds its first candidates in running text.
     words_only = options.tokenizer == "bpe"
+    if words_only:
+        counts = Counter(itertools.chain.from_iterable(sentence.split(" ") for sentence in sentences))
+        sentences = (f"{word}\t{count}" for word, count in counts.items())
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_count_words(sentences) if words_only else sentences,
+            sentence_iterator=sentences,
             input_format="tsv" if words_only else "text",
             model_writer=model,
             model_type=options.tokenizer,
@@ -340,23 +324,23 @@ def _train(train: Path, lines: int, options: VocabOptions, symbols: list[str], s
 
 def _explain(message: str, train: Path, options: VocabOptions, symbols: int, side: Side) -> UserError:
     text = "this text" if options.joint else f"the {'source' if side == 'src' else 'target'} text"
-    if found := re.search(r"too high .* <= (\d+)", message):
+    if match := re.search(r"too high .* <= (\d+)", message):
         sides: tuple[Side, ...] = (side,) if options.joint else ("src", "tgt")  # which have the same size
-        size = min(max(_fitting_size(train, options, one) for one in sides) + symbols, int(found[1]))
+        size = min(max(_fitting_size(train, options, one) for one in sides) + symbols, int(match[1]))
         return UserError(
             f"--vocab-size {options.vocab_size} is more than {text} can fill: give about {size}, or more text "
             f"(--tokenizer-sample reads {options.tokenizer_sample:,} sentences of it at most)"
         )
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(
             f"--vocab-size {options.vocab_size} has no room for the special pieces, 256 bytes and {text}'s characters: "
-            f"give at least {found[1]}, or a lower --character-coverage"
+            f"give at least {match[1]}, or a lower --character-coverage"
         )
     return DataError(f"SentencePiece cannot train on {text}: {message}")
 
 
 def _fitting_size(train: Path, options: VocabOptions, side: Side) -> int:
     """About how many pieces a text has occurrences for."""
-    sentences = _sample_lines(train, count_pairs(train) * len(_columns(side)), options, side)
+    sentences = _sample_lines(train, count_pairs(train) * len(_COLUMNS[side]), options, side)
     counts = Counter(character for sentence in sentences for character in sentence)
     return _BASE_PIECES + len(counts) + counts.total() // _CHARACTERS_OF_PIECE

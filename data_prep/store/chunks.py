@@ -30,13 +30,13 @@ AnyReport = TypeVar("AnyReport", bound=Report)
 
 #: The folder of the chunks, in that of the unfinished stage. Inside it, a folder is named after the stage's key, so
 #: that a late task of a lost worker cannot add a chunk to a stage with other options.
-CHUNKS = "pieces"
+CHUNKS = "chunks"
 
 #: In the folder of the unfinished stage: its key.
 KEY_NAME = "key"
 
 #: In the folder of a chunk: its record.
-RECORD_NAME = "piece.json"
+RECORD_NAME = "chunk.json"
 
 #: The names of a folder that :func:`open_chunks` returns, and of that of a chunk, complete or not.
 ROOT_NAMES = re.compile(r"([0-9a-f]{16}|none)(-\d+)?")
@@ -77,22 +77,22 @@ def write_chunk(folder: Path, kind: type[AnyReport], write: Callable[[Path], Any
     Raises:
         OSError: The chunk cannot be written.
     """
-    if (found := _load(folder, kind)) is not None:
-        return found
-    aside = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}")
-    aside.mkdir()
+    if (finished := _load(folder, kind)) is not None:
+        return finished
+    partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}")
+    partial.mkdir()
     try:
-        report = write(aside)
-        files = {path.name: file_sha256(path) for path in sorted(aside.iterdir())}
+        report = write(partial)
+        files = {path.name: file_sha256(path) for path in sorted(partial.iterdir())}
         record = _ChunkRecord(files=files, report=report.model_dump(mode="json"))
-        (aside / RECORD_NAME).write_text(record.model_dump_json(), encoding="utf-8")
+        (partial / RECORD_NAME).write_text(record.model_dump_json(), encoding="utf-8")
         try:
-            aside.rename(folder)
+            partial.rename(folder)
         except OSError:  # if another worker was faster, its chunk stays: the bytes are the same
             if _load(folder, kind) is None:
                 raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return report
 
 

@@ -7,21 +7,18 @@ corpus and the lock of this output. Between two renames, ``.OUT.replaced`` holds
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import combinations
 from pathlib import Path
 
-from data_prep.store.folders import LOCK_NAME, hold, list_names, make_folder
-from data_prep.store.workspace import has_stages
+from data_prep.store.workspace import LOCK_NAME, has_stages, hold, list_names, make_folder
 from dstransformer.data import Corpus, Manifest
 from dstransformer.data.manifest import MANIFEST_NAME
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import sync
-from dstransformer.io.products import MARKER, check_text_output, kind_of
+from dstransformer.io.products import MARKER, kind_of
 from dstransformer.io.progress import Progress
-from dstransformer.io.text import is_same_file, writing_files
 
 _TOP = frozenset({MARKER, MANIFEST_NAME, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "dataset_dict.json"})
 _SPLITS = frozenset({"train", "validation", "test"})
@@ -49,44 +46,16 @@ def check_paths(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> No
         raise UserError(f"--work {work} lies inside --out {out}: choose a work folder beside the corpus")
     if work in out.parents:
         raise UserError(f"--out {out} lies inside --work {work}: choose a folder outside of the work folder")
-    for flag, place in (("--out", out), ("--work", work)):
-        for folder in place.parents:
+    for flag, path in (("--out", out), ("--work", work)):
+        for folder in path.parents:
             if kind := kind_of(folder) or ("work folder" if has_stages(folder) else None):
-                raise UserError(f"{flag} {place} lies inside the {kind} {folder}: choose a folder outside of it")
+                raise UserError(f"{flag} {path} lies inside the {kind} {folder}: choose a folder outside of it")
     for source in (Path(os.path.realpath(path)) for path in inputs if path):
         if source.is_dir() and source in (out, *out.parents, work, *work.parents):
             raise UserError(f"--out {out} or --work {work} lies inside the input folder {source}: choose another place")
-        for flag, place in (("--out", out), ("--work", work)):
-            if place in source.parents and source.name not in (TOKENIZER_NAME, SRC_TOKENIZER_NAME):
-                raise UserError(f"the input {source} lies inside {flag} {place}: move it out, or choose another place")
-
-
-def check_text_files(paths: Mapping[str, Path], overwrite: bool) -> None:
-    """Check the files of ``dst-prep text``, by their flags.
-
-    Raises:
-        UserError: Two are the same file, or one lies in a corpus or bundle, or exists and ``overwrite`` is false.
-    """
-    for (flag, path), (other, its) in combinations(paths.items(), 2):
-        if is_same_file(path, its):
-            raise UserError(f"{flag} and {other} are both {path}: give each its own file")
-    for path in paths.values():
-        check_text_output(path)
-        if path.is_file() and not overwrite:
-            raise UserError(f"{path} exists: choose another file, or --overwrite it")
-
-
-def write_text_files(texts: Mapping[Path, Sequence[str]], *, overwrite: bool) -> None:
-    """Write each file, one sentence per line; ``-`` is standard output. The files appear together.
-
-    Raises:
-        UserError: A file exists by now, and ``overwrite`` is false.
-        StorageError: A file cannot be written. None appears.
-    """
-    with writing_files(texts, overwrite=overwrite) as writes:
-        for write, sentences in zip(writes, texts.values(), strict=True):
-            for sentence in sentences:
-                write(" ".join(sentence.splitlines()))
+        for flag, path in (("--out", out), ("--work", work)):
+            if path in source.parents and source.name not in (TOKENIZER_NAME, SRC_TOKENIZER_NAME):
+                raise UserError(f"the input {source} lies inside {flag} {path}: move it out, or choose another place")
 
 
 def resolve_output(path: Path) -> Path:

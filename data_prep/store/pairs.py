@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -87,7 +87,7 @@ class Index:
     firsts: npt.NDArray[np.int64]
 
 
-class PairsWriter:
+class PairsWriter(AbstractContextManager["PairsWriter"]):
     """Writes an Arrow stream of pairs, batch by batch. Use it as a context manager.
 
     At its end the file is flushed to disk, unless it is not ``durable``.
@@ -108,9 +108,6 @@ class PairsWriter:
         table = table.select(SCHEMA.names).cast(SCHEMA)
         self._stream.write_table(table, max_chunksize=_BATCH_ROWS)
         self.rows += table.num_rows
-
-    def __enter__(self) -> "PairsWriter":
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -155,8 +152,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 def count_pairs(path: Path) -> int:
     """Count the rows of a file of pairs. It is memory-mapped, and only batch headers are read."""
-    with _whole(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        return sum(batch.num_rows for batch in stream)
+    return int(index_pairs(path).firsts[-1])
 
 
 def count_files(path: Path, files: int) -> list[int]:
@@ -285,10 +281,10 @@ def take_pairs(path: Path, rows: npt.NDArray[np.integer[Any]], index: Index) -> 
     """
     batch_of = np.searchsorted(index.firsts, rows, side="right") - 1
     numbers, begins = np.unique(batch_of, return_index=True)
-    found = []
+    batches = []
     with _readable(path), pa.memory_map(str(path)) as file:
         for number, part in zip(numbers.tolist(), np.split(rows, begins[1:]), strict=False):
             file.seek(int(index.offsets[number]))
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(file), SCHEMA)
-            found.append(batch.take(pa.array(part - index.firsts[number])))
-        return pa.Table.from_batches(found, SCHEMA)
+            batches.append(batch.take(pa.array(part - index.firsts[number])))
+        return pa.Table.from_batches(batches, SCHEMA)

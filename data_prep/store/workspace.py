@@ -5,15 +5,17 @@ when it is complete. A work folder is recognised by its file ``lock``. Only file
 from it.
 """
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,13 +26,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from data_prep.recipe.options import Options
 from data_prep.store.chunks import CHUNK_NAMES, CHUNKS, KEY_NAME, ROOT_NAMES, AnyReport, Report
 from data_prep.store.chunks import RECORD_NAME as CHUNK_RECORD
-from data_prep.store.folders import FULL_ADVICE, LOCK_NAME, hold, list_names
 from data_prep.workers import Workers
 from dstransformer.data import Option
 from dstransformer.errors import DataError, DstError, StorageError, UserError, shell_word
-from dstransformer.io.files import file_sha256, is_plain_name, storage_errors, sync, write_durably
+from dstransformer.io.files import file_sha256, hold_lock, is_plain_name, storage_errors, sync, write_durably
 from dstransformer.io.json_text import JsonError, read_json
 from dstransformer.io.progress import Progress
+
+#: In a folder that a build has locked.
+LOCK_NAME = "lock"
+
+#: What to do on a full disk.
+FULL_ADVICE = "make room, or choose another folder, and run the command again"
 
 _RECORD_NAME = "stage.json"
 
@@ -120,10 +127,7 @@ class StoredStage(Stage, Generic[AnyReport]):
 
 
 class StageRecord(BaseModel):
-    """What made a stage: ``after`` is the key of the previous stage, ``report`` what the stage found.
-
-    ``files`` are the hashes of its tables; empty in stages made before they were recorded.
-    """
+    """What made a stage: ``after`` is the key of the previous stage, ``files`` are the hashes of its tables."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -131,7 +135,7 @@ class StageRecord(BaseModel):
     after: str
     options: dict[str, Option]
     report: dict[str, Any]
-    files: dict[str, str] = {}
+    files: dict[str, str]
 
 
 class Workspace:
@@ -314,7 +318,7 @@ class Workspace:
 
 @contextmanager
 def open_workspace(
-    folder: Path, progress: Progress, stages: Sequence[type[Stage]], after: type[Stage] | None = None
+    folder: Path, progress: Progress, stages: Sequence[type[Stage]], *, filled: bool = False
 ) -> Iterator[Workspace]:
     """Create ``folder`` if need be and lock it until the block ends.
 
@@ -322,52 +326,77 @@ def open_workspace(
         folder: The work folder.
         progress: Shows what is done.
         stages: All stages, which say what files may be in the folder.
-        after: A stage that must be finished.
+        filled: Whether the folder must be there.
 
     Raises:
         UserError: The folder cannot be created, is of another kind, or another process has locked it.
         StorageError: The disk is full or fails.
     """
-    check_workspace(folder, after)
-    work = Workspace(folder, progress, stages)
-    busy = f"another build is at work in {folder}; wait for it, or choose another folder"
-    if after:
-        try:
-            work.finished(after)
-        except UserError:
-            if is_workspace(folder):
-                with hold(folder, busy):  # a build that is running has not finished the stage yet
-                    pass
-            raise
-    with hold(folder, busy):
-        yield work
+    check_workspace(folder, filled=filled)
+    with hold(folder, f"another build is at work in {folder}; wait for it, or choose another folder"):
+        yield Workspace(folder, progress, stages)
 
 
-def check_workspace(folder: Path, after: type[Stage] | None = None) -> None:
+@contextmanager
+def hold(folder: Path, busy: str) -> Iterator[None]:
+    """Create ``folder`` if need be and lock it against other processes until the block ends.
+
+    Raises:
+        UserError: Another process has locked the folder (the message is ``busy``), or the folder cannot be created.
+        StorageError: The disk is full or fails.
+    """
+    with ExitStack() as held:
+        while True:
+            make_folder(folder)
+            # Not found: the build that held the folder has just removed it.
+            with storage_errors(folder, full=FULL_ADVICE), suppress(FileNotFoundError):
+                held.enter_context(hold_lock(folder / LOCK_NAME, busy, keep=True))
+                break
+        yield
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder with its parents, and check that files can be created in it.
+
+    Raises:
+        UserError: A file is in the way, or permission is denied.
+        StorageError: The disk is full or fails.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except FileExistsError as error:
+        raise UserError(f"cannot create {folder}: {error.filename} is not a folder; choose another one") from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise StorageError(f"cannot write in {folder}: {error.strerror}") from None
+        raise UserError(f"cannot write in {folder}: {error.strerror}; choose another folder") from None
+
+
+def check_workspace(folder: Path, *, filled: bool = False) -> None:
     """Refuse a folder that is neither empty nor a work folder.
 
     Args:
         folder: The folder.
-        after: The stage that should be finished in it, if any.
+        filled: Whether only a work folder will do.
 
     Raises:
-        UserError: The folder holds other files, or the stage ``after`` should be in it and the folder does not exist.
+        UserError: The folder holds other files, or should be ``filled`` and does not exist.
     """
-    filled = f"name the folder that `dst-prep {after.name} --work` filled" if after else ""
-    if after and not os.path.lexists(folder):
-        raise UserError(f"--work {folder} does not exist: {filled}")
+    if is_workspace(folder):
+        return
+    advice = "name the folder that `dst-prep read --work` filled" if filled else "name a new or an empty one"
+    if filled and not os.path.lexists(folder):
+        raise UserError(f"--work {folder} does not exist: {advice}")
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--work {folder} is not a folder: {filled or 'name a new or an empty one'}")
-    if folder.is_dir() and not is_workspace(folder):
-        try:
-            entries = sorted(entry.name for entry in folder.iterdir())
-        except OSError as error:
-            raise UserError(f"cannot read {folder}: {error.strerror}; choose another folder") from None
-        if entries:
-            raise UserError(
-                f"--work {folder} is not a work folder but holds {list_names(entries)}: "
-                f"{filled or 'choose a new or an empty one'}"
-            )
+        raise UserError(f"--work {folder} is not a folder: {advice}")
+    try:
+        entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}; choose another folder") from None
+    if entries or filled:
+        raise UserError(f"--work {folder} is not a work folder but holds {list_names(entries) or 'nothing'}: {advice}")
 
 
 def is_workspace(folder: Path) -> bool:
@@ -386,6 +415,12 @@ def has_stages(folder: Path) -> bool:
     """Tell whether ``folder`` is a work folder with a stage, finished or not."""
     found = (path for pattern in (f"*/{_RECORD_NAME}", f"*.partial/{KEY_NAME}") for path in folder.glob(pattern))
     return is_workspace(folder) and any(found)
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Format the first three names and the number of others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _refuse_foreign(folder: Path, files: StageFiles) -> None:

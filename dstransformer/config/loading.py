@@ -217,7 +217,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
     tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path} holds no configuration: expected sections such as 'model:'")
+        raise ConfigError(f"{path} holds no configuration: write each section as `name:`, and its keys below it")
     return tree
 
 

@@ -250,8 +250,8 @@ def make_work(folder: Path) -> None:
         files={"train.arrow": file_sha256(stage / "train.arrow")},
     )
     (stage / "stage.json").write_text(record.model_dump_json())
-    (folder / "pieces").mkdir()
-    write_chunk(folder / "pieces" / "marked-000000", Marked, write_marks)
+    (folder / "chunks").mkdir()
+    write_chunk(folder / "chunks" / "marked-000000", Marked, write_marks)
 
 
 def write_marks(folder: Path) -> Marked:
@@ -263,7 +263,7 @@ def read_work(folder: Path) -> None:
     work = Workspace(folder, Progress(), (Read,))
     work.finished(Read)
     work.verify(Read)
-    write_chunk(folder / "pieces" / "marked-000000", Marked, write_marks)
+    write_chunk(folder / "chunks" / "marked-000000", Marked, write_marks)
     path = folder / "read" / "train.arrow"
     count_pairs(path)
     for batch in iter_pairs(path):

@@ -37,7 +37,7 @@ def text_and_corpus(folder: Path, pairs: int, *more: str) -> tuple[list[str], di
 
 def some_chunks(work: Path) -> bool:
     """Whether workers have finished a chunk of the stage ``clean``."""
-    return any(work.glob("clean.partial/pieces/*/judged-??????/piece.json"))
+    return any(work.glob("clean.partial/chunks/*/judged-??????/chunk.json"))
 
 
 def without_vocab(options: list[str]) -> list[str]:

@@ -122,7 +122,7 @@ def test_an_interrupted_command_leaves_no_text_and_resumes(
         assert run("--in", text, "--out", out) == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.de.work", "text.de"]
     with monkeypatch.context() as patch:  # while the text is written
-        patch.setattr(mono, "_versions", interrupt)
+        patch.setattr(mono, "_write_sentences", interrupt)
         assert run("--in", text, "--out", out) == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.de.work", "text.de"]
     capsys.readouterr()

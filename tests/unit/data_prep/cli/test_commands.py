@@ -21,7 +21,7 @@ from support.data.prep import build, refuses, without_vocab
 
 from data_prep.cli import commands, main
 from data_prep.sources import files
-from data_prep.sources.texts import Text
+from data_prep.sources.texts import Pair, Text
 from data_prep.workers import run_in_process
 from dstransformer.data import UNK_ID, Corpus
 from dstransformer.errors import DstError, UserError
@@ -122,7 +122,7 @@ class TestSignals:
 
         before = signal.getsignal(number)
         with monkeypatch.context() as patch:
-            patch.setattr("data_prep.stages.vocab.make_tokenizers", stop)
+            patch.setattr("data_prep.stages.vocab.make_tokenizer", stop)
             assert build(*options, "--out", tmp_path / "corpus") == status
         line = capsys.readouterr().err.splitlines()[-1]
         assert line == f"dst-prep: {what}; the same command resumes from what is finished"
@@ -173,23 +173,23 @@ class TestInputs:
     def test_a_file_that_changes_while_it_is_read_is_refused(
         self, capsys: pytest.CaptureFixture[str], options: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        read = files._read_two_texts
+        read = files._iter_aligned
 
-        def append(src: Text, tgt: Text) -> Iterator[pa.Table]:
+        def append(src: Text, tgt: Text) -> Iterator[Pair]:
             yield from read(src, tgt)
             for text in (src, tgt):
                 with text.path.open("a") as file:
                     file.write("one more\n")
 
-        def remove(src: Text, tgt: Text) -> Iterator[pa.Table]:
+        def remove(src: Text, tgt: Text) -> Iterator[Pair]:
             yield from read(src, tgt)
             src.path.unlink()
 
         with monkeypatch.context() as patch:
-            patch.setattr(files, "_read_two_texts", append)
+            patch.setattr(files, "_iter_aligned", append)
             message = self.refusal(capsys, options)
             assert "src.txt changed while it was read: run the command again when it is complete" in message
-            patch.setattr(files, "_read_two_texts", remove)
+            patch.setattr(files, "_iter_aligned", remove)
             assert "src.txt vanished while it was read" in self.refusal(capsys, options)
 
     def test_text_that_is_not_valid_unicode_is_refused(

@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from data_prep.stages.dedup import (
-    filtered_chunk,
-    first_occurrences,
-    list_buckets,
-    list_rows,
-    mark_bucket,
-    write_keys,
-)
+from data_prep.stages.dedup import Buckets, filtered_chunk, first_occurrences, mark_bucket, write_keys
 
 
 @given(
@@ -25,15 +18,14 @@ from data_prep.stages.dedup import (
 def test_buckets_find_the_first_of_each_hash(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[np.ndarray], bits: int
 ) -> None:
-    root = tmp_path_factory.mktemp("pieces")
+    root = tmp_path_factory.mktemp("chunks")
     spread = [keys * np.uint64(0x9E3779B97F4A7C15) for keys in chunks]  # over all buckets
-    counts = []
     for number, keys in enumerate(spread):
         filtered_chunk(root, number).mkdir()
-        counts.append(write_keys(filtered_chunk(root, number), keys, bits))
-    table = np.array(counts, dtype=np.int64)
-    distinct = sum(mark_bucket(bucket).distinct for bucket in list_buckets(root, table))
-    found = np.concatenate([first_occurrences(rows) for rows in list_rows(root, table)])
+        write_keys(filtered_chunk(root, number), keys, bits)
+    buckets = Buckets(root, len(spread), bits)
+    distinct = sum(mark_bucket(buckets, bucket).distinct for bucket in range(len(buckets)))
+    found = np.concatenate([first_occurrences(buckets, chunk) for chunk in range(len(spread))])
     together = np.concatenate(spread)
     wanted = np.zeros(len(together), dtype=bool)
     wanted[np.unique(together, return_index=True)[1]] = True

@@ -67,7 +67,7 @@ def test_an_interrupted_search_goes_on_from_its_chunks(
     with monkeypatch.context() as patched:
         patched.setattr(holdout, interrupted, stop)
         assert build(recipe, "--out", tmp_path / "corpus") == 130
-    left = sorted(tmp_path.glob("corpus.work/read.partial/pieces/*-1/*-000004"))
+    left = sorted(tmp_path.glob("corpus.work/read.partial/chunks/*-1/*-000004"))
     assert left, "chunks of the second source stay"
     made = {path: path.stat().st_ino for path in left}
     seen: list[int] = []

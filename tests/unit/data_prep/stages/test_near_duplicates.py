@@ -132,7 +132,7 @@ def test_an_interrupted_search_goes_on_from_its_chunks(
         patched.setattr(near_duplicates, interrupted, stop)
         assert build(*given, "--out", tmp_path / "corpus") == 130
     step = {"_hash_chunk": "hashed", "_pair_bucket": "paired", "_drop_similar": "distinct"}[interrupted]
-    left = list(tmp_path.glob(f"corpus.work/clean.partial/pieces/*/{step}-00000[0-4]"))
+    left = list(tmp_path.glob(f"corpus.work/clean.partial/chunks/*/{step}-00000[0-4]"))
     assert len(left) == 5
     made = {path: path.stat().st_ino for path in left}
     seen: list[bool] = []

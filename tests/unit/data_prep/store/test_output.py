@@ -13,9 +13,8 @@ from support.data.prep import contents, refuses
 from data_prep.build import STAGES
 from data_prep.cli import main
 from data_prep.stages.read import Read
-from data_prep.store.folders import hold
 from data_prep.store.output import check_paths, find_corpus, foreign_entries, install, open_output, resolve_output
-from data_prep.store.workspace import open_workspace
+from data_prep.store.workspace import hold, open_workspace
 from dstransformer.data import Corpus
 from dstransformer.errors import UserError
 from dstransformer.io.products import write_marker
@@ -214,7 +213,9 @@ def text_files(corpus: Path, *options: str) -> int:
 def test_text_replaces_files_only_when_asked(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = corpus.parent
     put(base / "tgt.txt")
-    assert "tgt.txt exists: choose another file, or --overwrite it" in refuses(capsys, text_files(corpus))
+    message = refuses(capsys, text_files(corpus))
+    assert str(base / "tgt.txt") in message
+    assert "--overwrite" in message
     assert names(base) == {"corpus", "tgt.txt"}
     assert (base / "tgt.txt").read_text() == "mine"
     assert text_files(corpus, "--overwrite") == 0
