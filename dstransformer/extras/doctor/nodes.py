@@ -131,7 +131,7 @@ def check_nodes(hosts: Sequence[str], environment: Mapping[str, str]) -> Iterato
     if shutil.which("ssh") is None:
         yield Finding("ssh", "not installed", "FAULT", "apt-get install openssh-client")
         return
-    yield from check_own_name(environment)
+    yield check_own_name(environment)
     port = environment.get("MASTER_PORT", "")
     with _listening(int(port) if port.isdecimal() else DEFAULT_PORT) as listener:
         questions = shlex.join([" ".join(PACKAGES), "" if listener is None else "{} {}".format(*listener), *hosts])
@@ -141,23 +141,21 @@ def check_nodes(hosts: Sequence[str], environment: Mapping[str, str]) -> Iterato
         yield judge(host, answer, listener)
 
 
-def check_own_name(environment: Mapping[str, str]) -> Iterator[Finding]:
+def check_own_name(environment: Mapping[str, str]) -> Finding:
     """Whether this machine's own name leads to an address that other nodes reach, for gloo."""
-    name, given = socket.gethostname(), _launcher_variable("GLOO_SOCKET_IFNAME", environment)
-    try:
-        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
-    except OSError:
-        addresses = set()
-    if given:
-        yield Finding("own name", f"GLOO_SOCKET_IFNAME is {given}")
-    elif addresses and not all(address.startswith("127.") or address == "::1" for address in addresses):
-        yield Finding("own name", f"{name} is {', '.join(sorted(addresses))}")
-    else:
-        what = f"resolves to {', '.join(sorted(addresses))}" if addresses else "does not resolve"
-        yield Finding(
-            "own name", f"{name} {what}, which other nodes cannot reach", "FAULT",
-            "put GLOO_SOCKET_IFNAME=eth0 (the network between the nodes) into .deepspeed_env, or mend /etc/hosts",
-        )  # fmt: skip
+    if interface := _launcher_variable("GLOO_SOCKET_IFNAME", environment):
+        return Finding("own name", f"GLOO_SOCKET_IFNAME is {interface}")
+    name = socket.gethostname()
+    addresses: list[str] = []
+    with suppress(OSError):
+        addresses = sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)})
+    if any(not address.startswith("127.") and address != "::1" for address in addresses):
+        return Finding("own name", f"{name} is {', '.join(addresses)}")
+    state = f"resolves to {', '.join(addresses)}" if addresses else "does not resolve"
+    return Finding(
+        "own name", f"{name} {state}, which other nodes cannot reach", "FAULT",
+        "put GLOO_SOCKET_IFNAME=eth0 (the network between the nodes) into .deepspeed_env, or mend /etc/hosts",
+    )  # fmt: skip
 
 
 def _launcher_variable(name: str, environment: Mapping[str, str]) -> str:

@@ -74,7 +74,7 @@ def run(options: Serve) -> CommandResult:
         UserError: A package is missing, an option is out of bounds or for another engine, or the port cannot be used.
         DstError: The model cannot be loaded, or its process has ended.
     """
-    from dstransformer.extras.serving.limits import check_limits
+    from dstransformer.extras.serving.model import check_limits
     from dstransformer.extras.serving.model_process import ModelProcess
     from dstransformer.model import open_bundle
 

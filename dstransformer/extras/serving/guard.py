@@ -20,8 +20,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dstransformer.errors import shown
-from dstransformer.extras.serving.limits import Limits
 from dstransformer.extras.serving.metrics import ServerMetrics
+from dstransformer.extras.serving.model import Limits
 
 #: Headers of every answer. The page adds its own Content-Security-Policy.
 HEADERS = {

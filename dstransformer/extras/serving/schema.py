@@ -59,11 +59,11 @@ class Translation(BaseModel):
     """The translation of a sentence; an empty sentence has an empty one."""
 
     text: Annotated[str, Field(description="the best translation, on one line unless it was split")]
+    score: Annotated[float | None, Field(description="the score of the best; only if n_best was given")] = None
     alignment: Annotated[
         Alignment | None,
         Field(description="numbers of linked words, source and target, from 0, without tags; only if asked for"),
     ] = None
-    score: Annotated[float | None, Field(description="the score of the best; only if n_best was given")] = None
     n_best: Annotated[
         list[Hypothesis] | None, Field(description="the best hypotheses, best first; only if n_best was given")
     ] = None

@@ -16,7 +16,7 @@ import uvicorn
 from dstransformer.errors import DstError, StorageError, UserError, counted, shown
 from dstransformer.extras.serving.app import build_app
 from dstransformer.extras.serving.libretranslate import build_libretranslate
-from dstransformer.extras.serving.limits import Limits, fit_to_model
+from dstransformer.extras.serving.model import Limits, fit_to_model
 from dstransformer.extras.serving.model_process import ModelProcess
 from dstransformer.extras.serving.service import Service
 from dstransformer.io.progress import note

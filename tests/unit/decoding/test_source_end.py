@@ -67,7 +67,7 @@ def test_links_and_attention_are_of_words(bundle: Path) -> None:
     (links,) = aligner.align([TEXT[0]], [TEXT[1]])
     assert {target for _, target in links} == set(range(len(TEXT[1].split())))
     assert {source for source, _ in links} <= set(range(len(TEXT[0].split())))
-    weights = torch.tensor(word_attention(translator, TEXT[0], TEXT[1])["weights"])
+    weights = torch.tensor(word_attention(translator, TEXT[0], TEXT[1]).weights)
     torch.testing.assert_close(weights.sum(dim=1), torch.ones(len(weights)), atol=1e-3, rtol=0)
     src, tgt = (translator.tokenizer.encode([text])[0] for text in TEXT[:2])
     _, found = read_weights(translator, src, tgt)
