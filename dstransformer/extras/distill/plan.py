@@ -89,7 +89,7 @@ class Plan:
         back = self.settings.back_translation
         search = f"--sample --seed {back.seed}" if back.enabled else f"--beam {self.settings.translate.beam}"
         options = shlex.join(self.settings.translate.options)
-        return f"{self.settings.launcher} translate {self.ensemble} {search} {options} --resume --overwrite"
+        return f"{self.settings.launcher} translate {self.ensemble} {search} {options} --resume"
 
     @property
     def _tags(self) -> bool:

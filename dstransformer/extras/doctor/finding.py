@@ -51,12 +51,7 @@ def collect(*checks: tuple[str, Callable[[], Finding | Iterable[Finding]]]) -> l
 
 
 def describe(findings: Sequence[Finding], width: int | None) -> str:
-    """One line for each finding.
-
-    Args:
-        findings: The findings.
-        width: Columns of the terminal, where longer lines continue below their text; None for lines of any length.
-    """
+    """One line for each finding; on a terminal of ``width`` columns, longer lines continue below their text."""
     lines = []
     for finding in findings:
         text = f"{finding.text}: {finding.advice}" if finding.advice else finding.text

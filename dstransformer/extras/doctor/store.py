@@ -89,12 +89,7 @@ def check_outboxes(runs: Path) -> Iterator[Finding]:
 
 
 def check_tracking(run: Path, *, in_training: bool) -> Iterator[Finding]:
-    """The store of a run, and its records.
-
-    Args:
-        run: The run folder.
-        in_training: Whether a process trains there, which sends the records itself.
-    """
+    """The store of a run, and its records, which a process that trains in its folder sends itself."""
     try:
         state = TrackingState.load(run)
     except DstError as error:

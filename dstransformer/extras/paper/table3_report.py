@@ -94,13 +94,9 @@ class Agreement(NamedTuple):
 
 
 def agreement(figures: Sequence[tuple[float, float]]) -> Agreement:
-    """Compare the order of rows by the paper's figures and by ours.
-
-    Args:
-        figures: The paper's figure and ours for each row. Pairs that are equal in the paper do not count.
-    """
-    differing = [(one, other) for one, other in combinations(figures, 2) if one[0] != other[0]]
-    matching = sum((one[0] - other[0]) * (one[1] - other[1]) > 0 for one, other in differing)
+    """Compare the order of rows by the paper's figures and by ours, given as pairs; ties in the paper do not count."""
+    differing = [(first, second) for first, second in combinations(figures, 2) if first[0] != second[0]]
+    matching = sum((first[0] - second[0]) * (first[1] - second[1]) > 0 for first, second in differing)
     return Agreement(matching, len(differing))
 
 

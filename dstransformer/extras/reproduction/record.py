@@ -83,11 +83,9 @@ class Record:
         found: Mapping[str, Any] = self.provenance["corpus_identity"]
         return found
 
-    def is_same_training(self, other: Record) -> bool:
-        """Whether another training has the same configuration, corpus and parent."""
-        return self._values() == other._values()
-
-    def _values(self) -> tuple[object, ...]:
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The configuration, the corpus and the parent: equal of trainings that are the same."""
         known, parent = self.provenance, self.provenance.get("parent")
         return (
             self.config.model_dump(exclude={"tracking"}),

@@ -158,8 +158,7 @@ def with_reverse_scores(
         DataError: Without a scorer, a hypothesis has no reverse score; with one, a sentence is too long for a score, or
             the model computes NaN.
     """
-    is_checked = False
-    for chunk in _chunks(groups, BUFFER_LINES):
+    for number, chunk in enumerate(_chunks(groups, BUFFER_LINES)):
         flat = list(chain.from_iterable(chunk))
         if scorer is None:
             missing = next((candidate for candidate in flat if candidate.reverse is None), None)
@@ -174,11 +173,9 @@ def with_reverse_scores(
             [candidate.text for candidate in flat], [candidate.source for candidate in flat], progress
         )
         scored = iter([_with_reverse_score(candidate, score) for candidate, score in zip(flat, scores, strict=True)])
-        reranked = [[next(scored) for _ in group] for group in chunk]
-        if not is_checked:
-            _warn_of_direction(scorer, [group[0] for group in reranked[:_SAMPLE]])
-            is_checked = True
-        yield from reranked
+        if number == 0:
+            _warn_of_direction(scorer, [group[0] for group in chunk[:_SAMPLE]])
+        yield from ([next(scored) for _ in group] for group in chunk)
 
 
 def _warn_of_direction(scorer: Scorer, sample: Sequence[Candidate]) -> None:

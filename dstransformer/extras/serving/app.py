@@ -53,12 +53,7 @@ MAX_ALTERNATIVES = 10
 
 
 def build_app(service: Service, hosts: Collection[str] = ()) -> Guard:
-    """The application.
-
-    Args:
-        service: The model.
-        hosts: See :class:`Guard`.
-    """
+    """The application; for ``hosts`` see :class:`Guard`."""
     app = FastAPI(title="dst serve", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     _add_model(app, service)
     add_reports(app, service)

@@ -110,13 +110,7 @@ def run(options: Serve) -> CommandResult:
 
 
 def _load(options: Serve) -> Model:
-    """Load the model, in its process.
-
-    Raises:
-        DataError: The bundle is a parser, or damaged.
-        ConfigError: An option is out of bounds, or the device does not exist.
-        DstError: There is not enough memory.
-    """
+    """Load the model, in its process."""
     from dstransformer import decoding
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.exchange.ct2_engine import open_exported

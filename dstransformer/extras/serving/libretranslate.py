@@ -107,11 +107,7 @@ class Languages:
 
 
 def build_libretranslate(service: Service, hosts: Collection[str] = ()) -> Guard:
-    """The application.
-
-    Args:
-        service: The model.
-        hosts: See :class:`Guard`.
+    """The application; for ``hosts`` see :class:`Guard`.
 
     Raises:
         DataError: The model does not say its languages.

@@ -177,11 +177,6 @@ def check_limits(**given: float | None) -> Limits:
 
 
 def fit_to_model(limits: Limits, info: ModelInfo) -> Limits:
-    """The limits with the longest sentence that a model takes.
-
-    Args:
-        limits: The limits.
-        info: The model: its input limit counts unless the user gave another, its positions always.
-    """
+    """The limits with the longest sentence that a model takes: by its positions, and its input limit or the user's."""
     max_tokens = limits.sentence_tokens or info.own_decoding.max_input_tokens or _SENTENCE_TOKENS
     return replace(limits, sentence_tokens=min(max_tokens, info.max_tokens))

@@ -253,9 +253,13 @@ class Service:
         Raises:
             RefusedError: A sentence or a prefix is too long, or not text.
         """
-        both = [*texts, *filter(None, prefixes)]
-        _check_characters(both, len(texts))
-        ids = await _off_the_loop(self._encode, both, len(texts), size=sum(map(len, both)))
+        tgt_texts = list(filter(None, prefixes))
+        _check_characters([*texts, *tgt_texts], len(texts))
+
+        def encode() -> list[list[int]]:
+            return self._tokenizer.src.encode(texts, threads=1) + self._tokenizer.encode(tgt_texts, threads=1)
+
+        ids = await _off_the_loop(encode, size=sum(map(len, [*texts, *tgt_texts])))
         max_tokens = self.limits.sentence_tokens
         for index, row in enumerate(ids):
             if len(row) > max_tokens:
@@ -264,11 +268,6 @@ class Service:
                     422, f"{name} has {len(row):,} tokens; this server takes at most {max_tokens:,}: split it"
                 )
         return [Query(text, len(row), prefix) for text, row, prefix in zip(texts, ids, prefixes, strict=False)]
-
-    def _encode(self, both: Sequence[str], texts: int) -> list[list[int]]:
-        """The ids of the first ``texts``, which are sources, and of the rest, which are prefixes of targets."""
-        src = self._tokenizer.src.encode(both[:texts], threads=1)
-        return src + self._tokenizer.encode(both[texts:], threads=1)
 
     async def _wait(self, submit: Callable[[], Job], disconnect: WaitForDisconnect) -> Any:
         """Queue work and wait for its result; None if the client disconnects first.
@@ -362,11 +361,8 @@ def _label(index: int, sentences: int) -> str:
 def _describe(request: TranslateRequest, source: MarkedText, text: str, candidates: Sequence[Candidate]) -> Translation:
     """The translation of a sentence as it was asked for: with tags, alignment and hypotheses.
 
-    Args:
-        request: The request.
-        source: The sentence.
-        text: The sentence as the model got it: after the tag of its direction, whose words links do not count.
-        candidates: The hypotheses, best first; none of a sentence without words, which may have tags.
+    ``text`` is the sentence after the tag of its direction, whose words links do not count. A sentence without words,
+    which may have tags, has no candidates.
     """
     added = len(text.split()) - len(source.text.split())
     hypotheses = []
