@@ -246,8 +246,14 @@ def format_table(results: Sequence[RunResult]) -> str:
     rows = [[*header, "FLOPs counted"]]
     for row in PAPER:
         costs = [_format_flops(flops) for flops in (row.flops_de, row.flops_fr)]
-        rows.append([row.model, *("–" if bleu is None else f"{bleu:g}" for bleu in row[1:3]), *costs, "–"])
-    rows += [_format_run(result) for result in results]
+        bleus = ["–" if bleu is None else f"{bleu:g}" for bleu in (row.bleu_de, row.bleu_fr)]
+        rows.append([row.model, *bleus, *costs, "–"])
+    for result in results:
+        bleu = "–" if result.bleu is None else f"{result.bleu.value:.2f}"
+        unknown = result.device_hours is not None and result.sustained_tflops is None
+        cost = "no TFLOPS known" if unknown else _format_flops(result.paper_flops)
+        bleus, costs = ([value if pair == result.languages else "–" for pair in PAIRS] for value in (bleu, cost))
+        rows.append([result.run, *bleus, *costs, _format_flops(result.flops)])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|---|--:|--:|--:|--:|--:|")
     lines += [
@@ -259,14 +265,6 @@ def format_table(results: Sequence[RunResult]) -> str:
         lines += ["", f"{result.run}:", *(f"- {note}" for note in result.notes)]
     warnings = [f"warning: {warning}" for result in results for warning in result.warnings]
     return "\n".join([*lines, *([""] if warnings else []), *warnings])
-
-
-def _format_run(result: RunResult) -> list[str]:
-    bleu = "–" if result.bleu is None else f"{result.bleu.value:.2f}"
-    unknown = result.device_hours is not None and result.sustained_tflops is None
-    cost = "no TFLOPS known" if unknown else _format_flops(result.paper_flops)
-    bleus, costs = ([value if pair == result.languages else "–" for pair in PAIRS] for value in (bleu, cost))
-    return [result.run, *bleus, *costs, _format_flops(result.flops)]
 
 
 def _format_flops(flops: float | None) -> str:

@@ -287,13 +287,6 @@ class Schedule:
         """The first update with the highest learning rate: the last of the warm-up."""
         return self.config.warmup_steps
 
-    @property
-    def corners(self) -> list[int]:
-        """Updates that a drawing must hit: the peak and where a decay begins and ends."""
-        if self.config.kind == "inverse_sqrt":
-            return [self.peak]
-        return [self.peak, decay_begin(self.config, self.max_updates), self.max_updates]
-
     def describe(self) -> str:
         """Width, warm-up and peak, on one line."""
         scale = "" if self.config.scale == 1.0 else f", scale {self.config.scale:g}"
@@ -343,7 +336,10 @@ def draw_schedules(schedules: Sequence[Schedule], updates: int | None = None) ->
     # Evenly spaced, and closer together at the beginning.
     spaced = np.concatenate([np.linspace(1, updates, POINTS), np.geomspace(1, updates, POINTS)]).round().astype(int)
     for schedule, colour in zip(schedules, line_colours(len(schedules)), strict=True):
-        steps = sorted({*spaced.tolist(), *(corner for corner in schedule.corners if corner <= updates)})
+        corners = [schedule.peak]
+        if schedule.config.kind != "inverse_sqrt":  # where the decay begins and ends
+            corners += [decay_begin(schedule.config, schedule.max_updates), schedule.max_updates]
+        steps = sorted({*spaced.tolist(), *(corner for corner in corners if corner <= updates)})
         label = f"{label_of(schedule.name)}: {schedule.describe()}"
         axes.plot(steps, [schedule.rate(step) for step in steps], color=colour, linewidth=1.6, label=label)
         if schedule.peak <= updates:

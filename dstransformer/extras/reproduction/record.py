@@ -36,13 +36,10 @@ _KEPT = (
     "tokenizer_sha256", "src_tokenizer_sha256", "hardware", "world_size", "parent", "config",
 )  # fmt: skip
 
-#: What the parts of a provenance are called in messages.
+#: What parts of a provenance are called in messages, if not by their keys.
 _NAMES = {
-    "dstransformer": "dstransformer",
     "git_revision": "revision",
     "world_size": "processes",
-    "device": "device",
-    "threads": "threads",
     "cpu_kernels": "CPU kernels",
     "gpu_kernels": "GPU kernels",
 }

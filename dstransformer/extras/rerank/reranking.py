@@ -268,11 +268,7 @@ class TuningResult(NamedTuple):
 def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize: str = "13a") -> TuningResult:
     """Find the weights of :data:`GRID` with the highest BLEU; among equals, the smallest weights.
 
-    Args:
-        groups: The hypotheses of each sentence, with reverse scores.
-        references: The reference of each source line.
-        path: The file of the references, for messages.
-        tokenize: The tokenizer of BLEU.
+    The hypotheses have reverse scores, every source line has a reference. ``path`` is their file, for messages.
 
     Raises:
         DataError: The list has more or fewer lines than the references.
@@ -355,10 +351,7 @@ def oracle_lines(groups: Iterable[list[Candidate]], references: Iterable[str], p
     Sequence-level interpolation (Kim and Rush, 2016, section 3.3) trains a student on them: they are what the teacher
     finds probable, and close to the reference. Their similarity is sentence BLEU, which is zero for most short texts.
 
-    Args:
-        groups: The hypotheses of each source line, in the order of the lines.
-        references: The reference of each source line.
-        path: The file of the references, for messages.
+    Every source line has a reference. ``path`` is their file, for messages.
 
     Yields:
         One text for each reference; empty where the list has none.

@@ -116,11 +116,7 @@ class Guard:
             self._metrics.count_request(path, status, time.monotonic() - began)
 
     def _check(self, method: str, headers: Headers) -> None:
-        """Check where a request comes from.
-
-        Raises:
-            RefusedError: The request is not allowed.
-        """
+        """Refuse a request by where it comes from; see the module."""
         host = headers.get("host", "").lower()
         if host and not is_allowed_host(host, self._hosts):
             raise RefusedError(

@@ -44,16 +44,9 @@ def serve(
     access_log: bool = False,
     api: str = "dstransformer",
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish accepted requests.
+    """Serve until SIGTERM or SIGINT, then finish accepted requests. The model may still be loading.
 
-    Args:
-        model: The model, which may still be loading.
-        limits: The limits.
-        host: Address or name to listen on.
-        port: The port; 0 for any that is free.
-        hosts: Names by which the server may be called, besides ``host``.
-        access_log: Log every request.
-        api: The interface: ``dstransformer`` or ``libretranslate``.
+    Port 0 is any that is free; by ``hosts`` the server may be called, besides ``host``; ``api`` is one of :data:`APIS`.
 
     Raises:
         UserError: The host or the port cannot be used, or the interface needs a package that is not installed.

@@ -118,7 +118,9 @@ class Service:
             self._check_aligns()
         if request.split:
             return await self._translate_texts(lines, request, disconnect)
-        prefixes = self._prefixes(request, len(lines))
+        prefixes = request.prefix if isinstance(request.prefix, list) else [request.prefix or ""] * len(lines)
+        if len(prefixes) != len(lines):
+            raise RefusedError(422, f"prefix has {len(prefixes)} texts for {len(lines)} sentences: give one for each")
         self._check_size(lines, request)
         size = sum(map(len, lines))
         sources = await _off_the_loop(read_sources, lines, request.markup, size=size)
@@ -227,15 +229,6 @@ class Service:
             return ([""] * len(texts), list(texts)) if tags is None else tags.split(texts, 1)
         except UserError as error:
             raise RefusedError(422, str(error)) from None
-
-    def _prefixes(self, request: TranslateRequest, count: int) -> list[str]:
-        if isinstance(request.prefix, list):
-            if len(request.prefix) != count:
-                raise RefusedError(
-                    422, f"prefix has {len(request.prefix)} texts for {count} sentences: give one for each"
-                )
-            return request.prefix
-        return [request.prefix or ""] * count
 
     def _check_size(self, texts: Sequence[str], request: TranslateRequest) -> None:
         if len(texts) > self.limits.sentences:
