@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -193,15 +194,14 @@ def _check_progress(run: RunFolder) -> Finding:
     return Finding("updates", text)
 
 
-def _check_numbers(run: RunFolder) -> Iterator[Finding]:
+def _check_numbers(run: RunFolder) -> list[Finding]:
     bad = [line for line in run.lines if line["kind"] == "bad_update"]
     rollbacks = sum(line["kind"] == "rollback" for line in run.lines)
     empty = [line for line in run.lines if line["kind"] == "train" and line.get("loss", 0.0) is None]
     if not run.lines:
-        return
+        return []
     if not bad and not empty and not rollbacks:
-        yield Finding("numbers", "every loss and gradient was finite")
-        return
+        return [Finding("numbers", "every loss and gradient was finite")]
     text = f"{counted(len(bad), 'update')} with a NaN or infinite loss or gradient, {counted(rollbacks, 'rollback')}"
     if bad and isinstance(pairs := bad[-1].get("pairs"), list) and pairs:
         text += f"; the last at update {bad[-1]['step']:,}, training pairs {', '.join(map(str, pairs[:5]))}"
@@ -209,7 +209,7 @@ def _check_numbers(run: RunFolder) -> Iterator[Finding]:
     last = run.last("train", "bad_update", "rollback")
     is_last = last is not None and (last["kind"] == "bad_update" or last in empty)
     advice = "lower schedule.scale or raise schedule.warmup_steps in a new run, or look at these pairs"
-    yield Finding("numbers", text, "FAULT" if is_last or empty else "note", advice)
+    return [Finding("numbers", text, "FAULT" if is_last or empty else "note", advice)]
 
 
 def _check_checkpoint(run: RunFolder) -> Finding:
@@ -219,9 +219,15 @@ def _check_checkpoint(run: RunFolder) -> Finding:
         level: Level = "ok" if run.owner is not None else "note"
         return Finding("checkpoint", "none", level, "" if run.owner else "the same command starts over")
     damaged: list[str] = []
+    hashes = TypeAdapter(dict[str, str])
     for path in reversed(paths):
+        manifest = path / MANIFEST
         try:
-            verify_files(path, _read_files(path))
+            files = read_record(
+                manifest, lambda content: hashes.validate_python(content["files"]),
+                check=partial(check_manifest, manifest), nan=True,
+            )  # fmt: skip
+            verify_files(path, files)
         except DataError as error:
             damaged.append(str(error))
         else:
@@ -234,15 +240,6 @@ def _check_checkpoint(run: RunFolder) -> Finding:
         advice = f"the same command resumes from {path.name}, or restore the damaged file"
         return Finding("checkpoint", f"{damaged[0]}; {good}", "FAULT", advice)
     return Finding("checkpoint", f"{good}; {counted(len(paths), 'checkpoint')}")
-
-
-def _read_files(path: Path) -> dict[str, str]:
-    """The hashes of the files of a checkpoint, from its manifest."""
-    manifest, hashes = path / MANIFEST, TypeAdapter(dict[str, str])
-    return read_record(
-        manifest, lambda content: hashes.validate_python(content["files"]),
-        check=lambda content: check_manifest(manifest, content), nan=True,
-    )  # fmt: skip
 
 
 def _size(path: Path) -> int:
@@ -271,11 +268,9 @@ def _check_warnings(run: RunFolder) -> Finding:
     return Finding("warnings", f"{len(texts)} since the last start, the last: {texts[-1]}", "note", "logs/ has all")
 
 
-def _check_files(run: RunFolder) -> Iterator[Finding]:
-    if run.damage:
-        yield Finding(
-            "files", "; ".join(run.damage[:3]), "FAULT", "restore them from a copy, or leave the run as it is"
-        )
+def _check_files(run: RunFolder) -> list[Finding]:
+    advice = "restore them from a copy, or leave the run as it is"
+    return [Finding("files", "; ".join(run.damage[:3]), "FAULT", advice)] if run.damage else []
 
 
 def _time(seconds: float) -> str:

@@ -169,7 +169,12 @@ class TableRun:
     def _train_locked(self, row: Row, before: RowResult) -> None:
         log = self._out / "logs" / f"{row.name}.log"
         note(f"dst: {row.name}: training {self._configs[row.name].training.max_updates:,} updates; log {log}")
-        ended = run_dst(self._command(row), log, self._environment())
+        environment = _device_variables(self._processes, os.environ)
+        if self._uri is not None:
+            environment["MLFLOW_TRACKING_URI"] = self._uri
+            if (parent := self.read().mlflow_run) is not None:
+                environment["MLFLOW_RUN_ID"] = parent
+        ended = run_dst(self._command(row), log, environment)
         result = _read_result(ended, before)
         with self._locked():
             table = self.read()
@@ -187,15 +192,6 @@ class TableRun:
         command += ["--corpus", str(request.corpus), "--run", str(self._out / row.name), "--name", row.name]
         command += [f"--set={override}" for override in request.overrides]
         return command + [f"--ds={fragment}" for fragment in request.fragments]
-
-    def _environment(self) -> dict[str, str]:
-        """Variables of a row: its share of the machine, and the run in MLflow that it belongs to."""
-        environment = _device_variables(self._processes, os.environ)
-        if self._uri is not None:
-            environment["MLFLOW_TRACKING_URI"] = self._uri
-            if (parent := self.read().mlflow_run) is not None:
-                environment["MLFLOW_RUN_ID"] = parent
-        return environment
 
     def _preset(self, name: str) -> Path:
         return self._out / "presets" / f"{name}.yaml"

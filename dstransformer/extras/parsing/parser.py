@@ -85,13 +85,9 @@ class Parser(TextDecoder):
         progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
-        """The best trees of each sentence, best first; ``(())`` for one without words.
+        """The ``n_best`` trees of each sentence, best first; ``(())`` for one without words.
 
-        Args:
-            sentences: The sentences.
-            n_best: Trees per sentence.
-            progress: Called after each batch with the number of its sentences.
-            first: Number of the first sentence in warnings and errors.
+        ``progress`` is called after each batch with the number of its sentences; errors count sentences from ``first``.
 
         Raises:
             ConfigError: ``n_best`` is more than the beam, or long inputs are split and there are several.
