@@ -20,7 +20,7 @@ GROUPS = {
     "every day": ("cli.train:Train", "cli.translate:Translate", "cli.evaluate:Evaluate", "cli.ds_config:Presets"),
     "models": (
         "cli.export:Export", "cli.import_model:Import", "extras.serving.cli:Serve", "cli.checkpoints:Average",
-        "extras.reproduction.sign:Sign", "extras.reproduction.sign:Verify",
+        "extras.reproduction.cli:Sign", "extras.reproduction.cli:Verify",
     ),
     "runs": (
         "cli.checkpoints:Checkpoints", "extras.plots.cli:Plot", "cli.track:Track", "extras.reproduction.cli:Reproduce",

@@ -57,16 +57,9 @@ class ChildResult:
 def run_dst(
     arguments: Sequence[str], log: Path, variables: Mapping[str, str] | None = None, processes: int = 1
 ) -> ChildResult:
-    """Run a command of ``dst`` to its end, see :func:`run_module`.
+    """Run a command of ``dst`` to its end, as :func:`run_module` does.
 
-    Args:
-        arguments: Its arguments.
-        log: The child's standard error is appended to it.
-        variables: Environment variables to add.
-        processes: Number of processes on this machine, which ``torchrun`` starts if there are several.
-
-    Raises:
-        StorageError: The log cannot be written.
+    ``torchrun`` starts the ``processes`` on this machine if there are several.
     """
     if processes == 1:
         return run_module("dstransformer", arguments, log, variables)

@@ -29,12 +29,7 @@ COLOURS = (
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure.
-
-    Args:
-        width: In inches, of 110 pixels each in a PNG.
-        height: In inches.
-    """
+    """An empty figure of this width and height in inches, of 110 pixels each in a PNG."""
     figure = Figure(figsize=(width, height), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
     FigureCanvasAgg(figure)
     return figure
@@ -79,13 +74,9 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 def check_picture(path: Path, *, overwrite: bool) -> None:
     """Check that a figure may be saved to a file.
 
-    Args:
-        path: The file; need not exist.
-        overwrite: Whether an existing file may be replaced.
-
     Raises:
-        UserError: The ending is not one of :data:`SUFFIXES`, the path is a folder or in none, the file exists, or it
-            would be part of a corpus, a checkpoint or a bundle.
+        UserError: The ending is not one of :data:`SUFFIXES`, the path is a folder or in none, the file exists and may
+            not be replaced, or it would be part of a corpus, a checkpoint or a bundle.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {path}: the name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
@@ -109,12 +100,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def picture(figure: Figure, suffix: str) -> bytes:
-    """A figure as the content of a file. The same figure gives the same bytes.
-
-    Args:
-        figure: The figure.
-        suffix: One of :data:`SUFFIXES`.
-    """
+    """A figure as the content of a file of one of the :data:`SUFFIXES`. The same figure gives the same bytes."""
     content = io.BytesIO()
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
     with warnings.catch_warnings(), mpl.rc_context({"svg.hashsalt": "dstransformer"}):

@@ -15,8 +15,8 @@ from support.services.serving import save_small_bundle
 from dstransformer.decoding import Translator
 from dstransformer.extras.serving.app import build_app
 from dstransformer.extras.serving.guard import Guard
-from dstransformer.extras.serving.limits import Limits, fit_to_model
 from dstransformer.extras.serving.loaded_model import LoadedModel
+from dstransformer.extras.serving.model import Limits, fit_to_model
 from dstransformer.extras.serving.service import Service
 from dstransformer.model import open_bundle
 

@@ -129,7 +129,7 @@ def test_everything_that_uses_a_model_uses_both(
     assert averaged.tokenizer.identity == bundle.tokenizer.identity
     assert Translator.load(bundle, others=[averaged.path]).translate(sources[:1])
     found = word_attention(translator, sources[0], targets[0])
-    assert (found["source"], found["target"]) == (sources[0].split(), targets[0].split())
+    assert (found.source, found.target) == (sources[0].split(), targets[0].split())
     drawn = run_dst("attention", str(run), sources[0], "--target", targets[0], "--out", str(tmp_path / "pictures"))
     assert drawn.returncode == 0, drawn.stderr
     (tmp_path / "text").write_text("".join(line + "\n" for line in sources))

@@ -32,16 +32,15 @@ def main() -> int:
     pairs = write_pairs(options.src, options.tgt, files["src"], files["tgt"])
     files["out"].unlink(missing_ok=True)
     if options.bundle is not None:
-        run(
-            ["dst", "align", options.bundle, "--src", "{src}", "--tgt", "{tgt}", "--output", "{out}"],
-            files,
-            "dst align",
-        )
+        sides = ["--src", str(files["src"]), "--tgt", str(files["tgt"]), "--output", str(files["out"])]
+        run(["dst", "align", options.bundle, *sides], "dst align")
     else:
-        # A pipeline fails with any of its programs.
-        shell = ["bash", "-o", "pipefail", "-c"]
-        quoted = {name: shell_word(path) for name, path in files.items()}
-        run([*shell, fill(options.command, quoted)], {}, "alignments.command")
+        command = options.command
+        for name, path in files.items():
+            command = command.replace(f"{{{name}}}", shell_word(path))
+        run(
+            ["bash", "-o", "pipefail", "-c", command], "alignments.command"
+        )  # a pipeline fails with any of its programs
     with writing_lines(options.to, overwrite=True) as write:
         for line in links_of(options.src, options.tgt, files, pairs):
             write(line)
@@ -78,34 +77,26 @@ def iter_words(src: Sequence[str], tgt: Sequence[str]) -> Iterator[tuple[list[st
             raise DataError(f"{one} and {other} have different numbers of lines: line n must be a pair") from None
 
 
-def run(command: Sequence[str], files: dict[str, Path], name: str) -> None:
+def run(command: Sequence[str], name: str) -> None:
     """Run an aligner; its output goes to the log.
 
     Raises:
         DataError: It failed; the message ends with the last line that it printed.
     """
-    filled = [fill(word, {key: str(path) for key, path in files.items()}) for word in command]
-    said = "it printed nothing"
+    last = "it printed nothing"
     with subprocess.Popen(
-        filled, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
     ) as process:
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 sys.stderr.write(line)
-                said = line.strip() or said
+                last = line.strip() or last
         except BaseException:
             process.terminate()
             raise
     if process.returncode:
-        raise DataError(f"{name} ended with status {process.returncode}: {said}")
-
-
-def fill(word: str, values: dict[str, str]) -> str:
-    """Put the names of files into a word; other braces stay."""
-    for name, value in values.items():
-        word = word.replace(f"{{{name}}}", value)
-    return word
+        raise DataError(f"{name} ended with status {process.returncode}: {last}")
 
 
 def links_of(src: Sequence[str], tgt: Sequence[str], files: dict[str, Path], pairs: int) -> Iterator[str]:

@@ -67,10 +67,10 @@ class Plan:
     @property
     def models(self) -> dict[str, str]:
         """The bundles that are exported: students and a single teacher, unless it is for back-translation."""
-        teacher = (
-            {} if self.settings.back_translation.enabled or len(self.teachers) > 1 else {"teacher": self.teachers[0]}
-        )
-        return {**teacher, **{name: f"{name}/bundle" for name in self.candidates}}
+        students = {name: f"{name}/bundle" for name in self.candidates}
+        if self.settings.back_translation.enabled or len(self.teachers) > 1:
+            return students
+        return {"teacher": self.teachers[0], **students}
 
     @property
     def candidates(self) -> list[str]:
@@ -89,7 +89,7 @@ class Plan:
         back = self.settings.back_translation
         search = f"--sample --seed {back.seed}" if back.enabled else f"--beam {self.settings.translate.beam}"
         options = shlex.join(self.settings.translate.options)
-        return f"{self.settings.launcher} translate {self.ensemble} {search} {options} --resume --overwrite"
+        return f"{self.settings.launcher} translate {self.ensemble} {search} {options} --resume"
 
     @property
     def _tags(self) -> bool:
@@ -109,9 +109,9 @@ class Plan:
     @property
     def pairs_texts(self) -> list[Path]:
         """The files of the user that the pairs of the corpus are made from."""
-        text = self.settings.text
-        own = [text.src, text.tgt] if self.settings.back_translation.enabled else list(self.parts.values())
-        return [path for path in own if path is not None]
+        if not self.settings.back_translation.enabled:
+            return list(self.parts.values())
+        return [path for path in (self.settings.text.src, self.settings.text.tgt) if path is not None]
 
     @property
     def corpus_texts(self) -> list[Path]:
@@ -172,23 +172,16 @@ class Plan:
     @property
     def trained(self) -> dict[str, list[str]]:
         """The values of each model that the workflow trains, in place of its preset's."""
-        given, aligns = self.settings.student.set, self.settings.alignments.given
-        guided = [f"loss.guided_alignment={self.settings.alignments.weight}"] if aligns else []
-        finetune = ["training.int8_weights=true", f"training.max_updates={self.settings.finetune.updates}"]
-        return {
-            **({} if self.settings.teacher.bundles else {"teacher": self.settings.teacher.set}),
-            "student": [*guided, *given],
-            **(
-                {"baseline": [*given, *(["loss.guided_alignment=0"] if aligns else [])]}
-                if self.settings.baseline
-                else {}
-            ),
-            **(
-                {"finetuned": [*guided, *given, *finetune, *self.settings.finetune.set]}
-                if self.settings.finetune.updates
-                else {}
-            ),
-        }
+        settings, aligns = self.settings, self.settings.alignments.given
+        guided = [f"loss.guided_alignment={settings.alignments.weight}"] if aligns else []
+        models = {} if settings.teacher.bundles else {"teacher": settings.teacher.set}
+        models["student"] = [*guided, *settings.student.set]
+        if settings.baseline:
+            models["baseline"] = [*settings.student.set, *(["loss.guided_alignment=0"] if aligns else [])]
+        if updates := settings.finetune.updates:
+            finetune = ["training.int8_weights=true", f"training.max_updates={updates}", *settings.finetune.set]
+            models["finetuned"] = [*models["student"], *finetune]
+        return models
 
     def train_command(self, model: str) -> str:
         """The command that trains a model in the folder of its name."""
@@ -219,24 +212,19 @@ class Plan:
     @property
     def systems(self) -> dict[str, tuple[str, str]]:
         """What translates the test sets: the record before it, and its command. The first is the baseline."""
-        teacher = {"teacher": ("records/teacher.json", f"{self.settings.launcher} translate {self.ensemble}")}
-        baseline = {"baseline": ("records/baseline.json", "dst translate baseline/bundle")}
-        whole = "--engine ct2 --no-shortlist" if self.shortlist else "--engine ct2"
-        exports = {
-            f"{model}-{self.settings.export.quantization}": (
-                f"records/export_{model}.json",
-                f"dst translate exported/{model} {whole}",
-            )
-            for model in self.models
-        }
-        ours = {
-            **({} if self.settings.back_translation.enabled else teacher),
-            **(baseline if self.settings.baseline else {}),
-            "student": ("records/student.json", "dst translate student/bundle"),
-            **exports,
-        }
-        shipped = {"shipped": ("records/ship.json", "dst translate exported/shipped --engine ct2")}
-        return {**ours, **(shipped if self._differs else {})}
+        systems = {}
+        if not self.settings.back_translation.enabled:
+            systems["teacher"] = ("records/teacher.json", f"{self.settings.launcher} translate {self.ensemble}")
+        if self.settings.baseline:
+            systems["baseline"] = ("records/baseline.json", "dst translate baseline/bundle")
+        systems["student"] = ("records/student.json", "dst translate student/bundle")
+        engine = "--engine ct2 --no-shortlist" if self.shortlist else "--engine ct2"
+        for model in self.models:
+            name = f"{model}-{self.settings.export.quantization}"
+            systems[name] = (f"records/export_{model}.json", f"dst translate exported/{model} {engine}")
+        if self._differs:
+            systems["shipped"] = ("records/ship.json", "dst translate exported/shipped --engine ct2")
+        return systems
 
     @property
     def _differs(self) -> bool:
@@ -246,18 +234,17 @@ class Plan:
     @property
     def speeds(self) -> dict[str, tuple[str, str]]:
         """What the speed is measured of, by model and engine: the record before it, and the model as options."""
-        models = {"teacher": self.ensemble, "baseline": "baseline/bundle", "student": "student/bundle"}
-        torch = {
-            f"{model}.torch": (f"records/{model}.json", options)
-            for model, options in models.items()
-            if model in self.systems
-        }
-        whole = " --no-shortlist" if self.shortlist else ""
-        exports = {
-            f"{model}.ct2": (f"records/export_{model}.json", f"exported/{model}{whole}") for model in self.models
-        }
-        shipped = {"shipped.ct2": ("records/ship.json", "exported/shipped")}
-        return {**torch, **exports, **(shipped if self._differs else {})}
+        speeds = {}
+        bundles = {"teacher": self.ensemble, "baseline": "baseline/bundle", "student": "student/bundle"}
+        for model, bundle in bundles.items():
+            if model in self.systems:
+                speeds[f"{model}.torch"] = (f"records/{model}.json", bundle)
+        option = " --no-shortlist" if self.shortlist else ""
+        for model in self.models:
+            speeds[f"{model}.ct2"] = (f"records/export_{model}.json", f"exported/{model}{option}")
+        if self._differs:
+            speeds["shipped.ct2"] = ("records/ship.json", "exported/shipped")
+        return speeds
 
     @property
     def ship_after(self) -> list[str]:
@@ -277,12 +264,9 @@ class Plan:
     @property
     def records(self) -> list[str]:
         """The records of all steps."""
-        many, reverse = self.best_of_many, self.settings.filter.reverse is not None
-        steps = [
-            "teacher",
-            *(["n_best"] if many else []),
-            *([f"score_{part}" for part in self.parts] if reverse else []),
-        ]
+        steps = ["teacher", *(["n_best"] if self.best_of_many else [])]
+        if self.settings.filter.reverse is not None:
+            steps += [f"score_{part}" for part in self.parts]
         steps += [*(["corpus_baseline"] if self.settings.baseline else []), "corpus", *self.trained]
         steps += [f"export_{model}" for model in self.models]
         steps += [f"decode.{test}.{system}" for test in self.settings.test for system in self.systems]

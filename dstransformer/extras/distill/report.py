@@ -34,6 +34,11 @@ CHANGES = {
     "shipped": "the shortlist",
 }
 
+#: The figures of a step of :func:`chains`, and how the report writes each.
+CHAIN_FORMATS = {
+    "bleu": ".2f", "bleu_difference": "+.2f", "bytes_factor": ".3f", "sentences_per_second_factor": ".2f",
+}  # fmt: skip
+
 
 def main() -> int:
     """Start the parent run, or write the report and end that run."""
@@ -138,37 +143,22 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     lines += ["", "One core, first test set.", "", *table("model.engine", "bytes", "sentences a second")]
     for name, speed in report["speed"].items():
         lines.append(row(name, f"{report['bytes'][name]:,}", f"{speed['sentences_per_second']:.1f}"))
-    lines += [*chain_lines(report["chains"]), *cost_lines(report["cost"])]
+    lines += ["", "What each step changes: BLEU on the first test set, bytes, and speed on one core.", ""]
+    lines += table("path", "from", "to", "what changes", "BLEU", "difference", "bytes, times", "speed, times")
+    for step in report["chains"]:
+        cells = [format(step[name], form) if name in step else "" for name, form in CHAIN_FORMATS.items()]
+        lines.append(row(step["path"], step["from"], step["to"], step["change"], *cells))
+    lines += ["", "Cost. A step that was interrupted counts from its last start.", ""]
+    lines += table("step", "seconds", "cores", "core hours")
+    cost = report["cost"]
+    for name, step in cost["steps"].items():
+        lines.append(row(name, f"{step['seconds']:.1f}", str(step["cores"]), f"{step['core_hours']:.4f}"))
+    lines.append(row("all", f"{cost['seconds']:.1f}", "", f"{cost['core_hours']:.4f}"))
     lines += ["", *table("step", "command")]
     lines += [row(one["step"], f"`{one['command']}`") for one in report["steps"]]
     lines += ["", *table("file", "SHA-256")]
     lines += [row(made["path"], f"`{made['sha256']}`") for one in report["steps"] for made in one["products"]]
     return "\n".join(lines) + "\n"
-
-
-def chain_lines(steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table of what each step changes."""
-    lines = ["", "What each step changes: BLEU on the first test set, bytes, and speed on one core.", ""]
-    lines += table("path", "from", "to", "what changes", "BLEU", "difference", "bytes, times", "speed, times")
-    for one in steps:
-        values = (
-            ("bleu", ".2f"),
-            ("bleu_difference", "+.2f"),
-            ("bytes_factor", ".3f"),
-            ("sentences_per_second_factor", ".2f"),
-        )
-        cells = [format(one[name], form) if name in one else "" for name, form in values]
-        lines.append(row(one["path"], one["from"], one["to"], one["change"], *cells))
-    return lines
-
-
-def cost_lines(cost: Mapping[str, Any]) -> list[str]:
-    """The table of what each step costs."""
-    lines = ["", "Cost. A step that was interrupted counts from its last start.", ""]
-    lines += table("step", "seconds", "cores", "core hours")
-    for name, one in cost["steps"].items():
-        lines.append(row(name, f"{one['seconds']:.1f}", str(one["cores"]), f"{one['core_hours']:.4f}"))
-    return [*lines, row("all", f"{cost['seconds']:.1f}", "", f"{cost['core_hours']:.4f}")]
 
 
 def table(*names: str) -> list[str]:
@@ -234,11 +224,7 @@ def _change(one: str, other: str) -> str:
 
 
 def costs(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Seconds, cores and core hours of each step, and of all.
-
-    Args:
-        records: Those of the steps, see ``step.py``. One without ``cores`` had one.
-    """
+    """Seconds, cores and core hours of each step, and of all, from records without ``cores`` too: they had one."""
     steps = {
         one["step"]: {
             "seconds": one["seconds"],

@@ -212,20 +212,12 @@ class Settings(Section):
     launcher: str = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _languages(self) -> Settings:
+    def _fits(self) -> Settings:
         for name in () if "--any-language" in self.corpus.options else ("src_lang", "tgt_lang"):
             if problem := code_problem(getattr(self, name), "--any-language in corpus.options"):
                 raise ValueError(f"{name}: {problem}")
-        return self
-
-    @model_validator(mode="after")
-    def _back(self) -> Settings:
         if self.back_translation.enabled and self.text.mono is None:
             raise ValueError("back_translation translates text.mono, which is not given")
-        return self
-
-    @model_validator(mode="after")
-    def _parallel(self) -> Settings:
         if self.baseline and self.text.src is None:
             raise ValueError(
                 "baseline trains on text.src and text.tgt, which are not given: give them, or leave it out"

@@ -48,17 +48,14 @@ def main() -> int:
         translator.translate(sentences)
         passes.append(time.perf_counter() - began)
     seconds = statistics.median(passes)
-    print(
-        json.dumps(
-            {
-                "engine": "ctranslate2" if is_export else "torch",
-                "sentences": len(sentences),
-                "passes": len(passes),
-                "seconds": round(seconds, 3),
-                "sentences_per_second": round(len(sentences) / seconds, 2),
-            }
-        )
-    )
+    result = {
+        "engine": "ctranslate2" if is_export else "torch",
+        "sentences": len(sentences),
+        "passes": len(passes),
+        "seconds": round(seconds, 3),
+        "sentences_per_second": round(len(sentences) / seconds, 2),
+    }
+    print(json.dumps(result))
     return 0
 
 

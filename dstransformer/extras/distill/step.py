@@ -63,7 +63,8 @@ def main() -> int:
         "products": [
             {"path": str(path), "bytes": path.stat().st_size, "sha256": file_sha256(path)}
             for root in options.makes
-            for path in files_of(root)
+            for path in ([root] if root.is_file() else sorted(root.rglob("[!.]*")))
+            if path.is_file()
         ],
     }
     replace_file(options.record, json.dumps(content, indent=2) + "\n")
@@ -132,13 +133,6 @@ def run(step: str, command: list[str], stdout: Path | None, log: Path) -> float:
             said = next((line for line in reversed(lines) if ": error: " in line), lines[-1])
             raise StepError(f"step {step} ended with {how}: {said} (log: {log}); run the same command to go on from it")
     return time.monotonic() - began
-
-
-def files_of(root: Path) -> list[Path]:
-    """The files of a product, without hidden ones."""
-    if root.is_file():
-        return [root]
-    return sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
 
 
 if __name__ == "__main__":

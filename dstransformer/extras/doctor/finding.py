@@ -37,12 +37,13 @@ class Finding:
         return {"name": self.name, "level": self.level, "text": self.text, "advice": self.advice}
 
 
-def collect(*checks: tuple[str, Callable[[], Iterable[Finding]]]) -> list[Finding]:
-    """Run checks, given with their names. A check that fails itself is a finding too."""
+def collect(*checks: tuple[str, Callable[[], Finding | Iterable[Finding]]]) -> list[Finding]:
+    """Run checks, given with their names, which return one finding or several. A check that fails itself is one too."""
     findings: list[Finding] = []
     for name, check in checks:
         try:
-            findings += check()
+            result = check()
+            findings += [result] if isinstance(result, Finding) else result
         except Exception as error:
             text = f"the check itself failed: {type(error).__name__}: {error}"
             findings.append(Finding(name, text, "FAULT", "please report it"))
@@ -50,21 +51,15 @@ def collect(*checks: tuple[str, Callable[[], Iterable[Finding]]]) -> list[Findin
 
 
 def describe(findings: Sequence[Finding], width: int | None) -> str:
-    """One line for each finding.
-
-    Args:
-        findings: The findings.
-        width: Columns of the terminal, where longer lines continue below their text; None for lines of any length.
-    """
-    return "\n".join(_describe(finding, width) for finding in findings)
-
-
-def _describe(finding: Finding, width: int | None) -> str:
-    text = f"{finding.text}: {finding.advice}" if finding.advice else finding.text
-    head = f"{finding.level:<5}  {finding.name:<{_NAME_WIDTH}}  "
-    line = head + shown(text, quote=False, limit=_LIMIT)
-    if width is not None:
-        indent = " " * len(f"{'':<5}  {'':<{_NAME_WIDTH}}  ")
-        width = max(width, 40)
-        line = textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return line
+    """One line for each finding; on a terminal of ``width`` columns, longer lines continue below their text."""
+    lines = []
+    for finding in findings:
+        text = f"{finding.text}: {finding.advice}" if finding.advice else finding.text
+        line = f"{finding.level:<5}  {finding.name:<{_NAME_WIDTH}}  {shown(text, quote=False, limit=_LIMIT)}"
+        if width is not None:
+            line = textwrap.fill(
+                line, max(width, 40), subsequent_indent=" " * (9 + _NAME_WIDTH), break_long_words=False,
+                break_on_hyphens=False,
+            )  # fmt: skip
+        lines.append(line)
+    return "\n".join(lines)

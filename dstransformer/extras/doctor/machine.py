@@ -86,27 +86,25 @@ def _range(versions: SpecifierSet) -> str:
     return ",".join(sorted(map(str, versions), key=lambda text: (text.startswith("<"), text)))
 
 
-def check_devices() -> Iterator[Finding]:
+def check_devices() -> Finding | list[Finding]:
     """The GPUs, or why PyTorch cannot use them, or the processor. Imports PyTorch."""
     try:
         import torch
     except (ImportError, OSError) as error:
-        yield Finding(
+        return Finding(
             "devices", f"PyTorch cannot be imported ({error})", "FAULT", "pip install --force-reinstall torch"
         )
-        return
     from dstransformer.distributed.hardware import find_driver_problem, usable_cores
 
     if (problem := find_driver_problem(os.environ)) is not None:
-        yield Finding(
+        return Finding(
             "devices", f"an NVIDIA GPU that PyTorch {torch.__version__} cannot use ({problem}), so the CPU trains",
             "FAULT", "install a PyTorch that fits the driver, or a newer driver",
         )  # fmt: skip
-    elif torch.cuda.is_available():
-        yield from map(_describe_gpu, range(torch.cuda.device_count()))
-    else:
-        hidden = "; CUDA_VISIBLE_DEVICES hides the GPUs" if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else ""
-        yield Finding("devices", f"no GPU, {counted(len(usable_cores()), 'core')} for training{hidden}")
+    if torch.cuda.is_available():
+        return list(map(_describe_gpu, range(torch.cuda.device_count())))
+    hidden = "; CUDA_VISIBLE_DEVICES hides the GPUs" if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else ""
+    return Finding("devices", f"no GPU, {counted(len(usable_cores()), 'core')} for training{hidden}")
 
 
 def _describe_gpu(number: int) -> Finding:
@@ -137,17 +135,15 @@ def _driver_version() -> str:
     return "(unknown)"
 
 
-def check_compiler() -> Iterator[Finding]:
+def check_compiler() -> Finding:
     """Whether a C++ compiler compiles: the CPU kernels and DeepSpeed's offloading need one."""
     loss = "without one, training on a CPU is slower and offloading to it fails"
     try:
         command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     except ValueError as error:
-        yield Finding("compiler", f"CXX is {os.environ['CXX']!r}, no command ({error}); {loss}", "note", "unset CXX")
-        return
+        return Finding("compiler", f"CXX is {os.environ['CXX']!r}, no command ({error}); {loss}", "note", "unset CXX")
     if shutil.which(command[0]) is None:
-        yield Finding("compiler", f"{command[0]} is not installed; {loss}", "note", "apt-get install g++, or set CXX")
-        return
+        return Finding("compiler", f"{command[0]} is not installed; {loss}", "note", "apt-get install g++, or set CXX")
     program = "#include <cmath>\n#include <vector>\nint main() { return 0; }\n"
     checked = subprocess.run(
         [*command, "-fsyntax-only", "-x", "c++", "-"], input=program, capture_output=True, text=True, timeout=60,
@@ -155,30 +151,32 @@ def check_compiler() -> Iterator[Finding]:
     )  # fmt: skip
     if checked.returncode:
         reason = (checked.stderr.strip().splitlines() or [f"status {checked.returncode}"])[0]
-        yield Finding("compiler", f"{command[0]} does not compile ({reason}); {loss}", "note", "install libstdc++-dev")
-        return
+        return Finding("compiler", f"{command[0]} does not compile ({reason}); {loss}", "note", "install libstdc++-dev")
     stated = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
-    yield Finding("compiler", (stated.splitlines() or [command[0]])[0])
+    return Finding("compiler", (stated.splitlines() or [command[0]])[0])
 
 
-def check_disk(runs: Path) -> Iterator[Finding]:
+def check_disk(runs: Path) -> Finding | list[Finding]:
     """Whether the disk of the folder of runs takes what is written to it, and how much more it has room for."""
-    folder = next(place for place in (runs.absolute(), *runs.absolute().parents) if os.path.lexists(place))
+    folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if os.path.lexists(path))
     if not folder.is_dir():
-        yield Finding("disk", f"{folder} is not a folder", "FAULT", "name the folder of runs with --runs")
-        return
+        return Finding("disk", f"{folder} is not a folder", "FAULT", "name the folder of runs with --runs")
     try:
-        skew = _write_probe(folder)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dst-doctor-") as file:
+            before = time.time()
+            file.write(os.urandom(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+            modified, after = Path(file.name).stat().st_mtime, time.time()
     except OSError as error:
         advice = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the path and its permissions"
-        yield Finding("disk", f"{folder} cannot be written: {error.strerror}", "FAULT", advice)
-        return
-    yield describe_room("disk", folder, LITTLE_DISK)
-    if abs(skew) > _CLOCK_SECONDS:
-        yield Finding(
-            "file server", f"its clock is {skew:+.0f} s from this machine's ({folder})", "FAULT",
-            "set both by NTP (chrony, systemd-timesyncd)",
-        )  # fmt: skip
+        return Finding("disk", f"{folder} cannot be written: {error.strerror}", "FAULT", advice)
+    room = describe_room("disk", folder, LITTLE_DISK)
+    skew = modified - min(max(modified, before), after)  # how far the clock of the file system is ahead
+    if abs(skew) <= _CLOCK_SECONDS:
+        return room
+    server = f"its clock is {skew:+.0f} s from this machine's ({folder})"
+    return [room, Finding("file server", server, "FAULT", "set both by NTP (chrony, systemd-timesyncd)")]
 
 
 def describe_room(name: str, folder: Path, needed: float) -> Finding:
@@ -192,47 +190,32 @@ def describe_room(name: str, folder: Path, needed: float) -> Finding:
     return Finding(name, text)
 
 
-def _write_probe(folder: Path) -> float:
-    """Write and remove a file. Returns by how many seconds the clock of its file system is ahead of this machine's."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".dst-doctor-") as file:
-        before = time.time()
-        file.write(os.urandom(_PROBE_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-        modified, after = Path(file.name).stat().st_mtime, time.time()
-    return modified - min(max(modified, before), after)
-
-
-def check_shared_memory(folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
+def check_shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
     """Whether there is enough shared memory, through which NCCL's processes of a node communicate."""
     if not folder.is_dir():
-        yield Finding("/dev/shm", "there is none", "FAULT", "mount a tmpfs there; NCCL needs it")
-        return
+        return Finding("/dev/shm", "there is none", "FAULT", "mount a tmpfs there; NCCL needs it")
     usage = shutil.disk_usage(folder)
     text = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB free"
     advice = "docker run --shm-size=8g, or an emptyDir with medium: Memory in Kubernetes"
     if not os.access(folder, os.W_OK):
-        yield Finding("/dev/shm", "cannot be written", "FAULT", "chmod 1777 /dev/shm")
-    elif usage.free < LITTLE_SHM:
-        yield Finding("/dev/shm", text, "FAULT", f"too little for NCCL: {advice}; or remove old files from it")
-    elif usage.total < SCARCE_SHM:
-        yield Finding("/dev/shm", text, "note", f"little for several GPUs: {advice}")
-    else:
-        yield Finding("/dev/shm", text)
+        return Finding("/dev/shm", "cannot be written", "FAULT", "chmod 1777 /dev/shm")
+    if usage.free < LITTLE_SHM:
+        return Finding("/dev/shm", text, "FAULT", f"too little for NCCL: {advice}; or remove old files from it")
+    if usage.total < SCARCE_SHM:
+        return Finding("/dev/shm", text, "note", f"little for several GPUs: {advice}")
+    return Finding("/dev/shm", text)
 
 
-def check_port(environment: Mapping[str, str]) -> Iterator[Finding]:
+def check_port(environment: Mapping[str, str]) -> Finding:
     """Whether the port is free at which the processes of a run join."""
-    given = environment.get("MASTER_PORT", str(DEFAULT_PORT))
-    if not (given.isascii() and given.isdecimal() and 0 < int(given) < 65536):
-        yield Finding("port", f"MASTER_PORT is {given!r}, which is no port", "FAULT", "set 1 to 65535, or unset it")
-        return
-    port = int(given)
+    named = environment.get("MASTER_PORT", str(DEFAULT_PORT))
+    if not (named.isascii() and named.isdecimal() and 0 < int(named) < 65536):
+        return Finding("port", f"MASTER_PORT is {named!r}, which is no port", "FAULT", "set 1 to 65535, or unset it")
+    port = int(named)
     if is_free(port):
-        yield Finding("port", f"{port} is free, where the processes of a run join")
-        return
+        return Finding("port", f"{port} is free, where the processes of a run join")
     other = next((each for each in range(DEFAULT_PORT + 1, 65536) if is_free(each)), 0)
-    yield Finding(
+    return Finding(
         "port", f"{port}, where the processes of a run join, is in use{_name_listener(port)}", "FAULT",
         f"end that program, or add --master_port {other} to deepspeed, --master-port {other} to torchrun, or set "
         f"MASTER_PORT={other}",
@@ -260,11 +243,10 @@ def _name_listener(port: int) -> str:
     return ""
 
 
-def check_clock(now: float | None = None) -> Iterator[Finding]:
+def check_clock(now: float | None = None) -> Finding:
     """Whether the clock is plausible, in Unix seconds: MLflow and the exit status of a run go by it."""
     when = time.time() if now is None else now
     text = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(when))
     if when < _RELEASE:
-        yield Finding("clock", f"{text} is before this version was released", "FAULT", "set it by NTP")
-    else:
-        yield Finding("clock", text)
+        return Finding("clock", f"{text} is before this version was released", "FAULT", "set it by NTP")
+    return Finding("clock", text)

@@ -16,10 +16,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dstransformer import __version__
 from dstransformer.errors import UserError, shown
@@ -68,21 +67,11 @@ print(json.dumps(found))
 """
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came back from a node.
+class Report(NamedTuple):
+    """What :data:`_PROGRAM` found on a node, and by how many seconds, as far as the login tells, its clock is ahead."""
 
-    Attributes:
-        problem: Why there is no report; empty if there is one.
-        advice: What to do about the problem.
-        report: What :data:`_PROGRAM` found.
-        skew: Seconds by which its clock is ahead, as far as the time of the login allows to say.
-    """
-
-    problem: str = ""
-    advice: str = ""
-    report: Mapping[str, Any] | None = None
-    skew: float = 0.0
+    found: Mapping[str, Any]
+    skew: float
 
 
 def read_hostfile(path: Path) -> tuple[list[str], list[Finding]]:
@@ -120,44 +109,37 @@ def read_hostfile(path: Path) -> tuple[list[str], list[Finding]]:
 
 
 def check_nodes(hosts: Sequence[str], environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check every node of a hostfile, all at once, from this machine.
-
-    Args:
-        hosts: Their names.
-        environment: The environment variables; ``MASTER_PORT`` names the port at which processes join.
-    """
+    """Check every node of a hostfile, all at once, from this machine. ``MASTER_PORT`` is where processes join."""
     if shutil.which("pdsh") is None:
         yield Finding("pdsh", "not installed; deepspeed --hostfile calls it", "FAULT", "apt-get install pdsh")
     if shutil.which("ssh") is None:
         yield Finding("ssh", "not installed", "FAULT", "apt-get install openssh-client")
         return
-    yield from check_own_name(environment)
+    yield check_own_name(environment)
     port = environment.get("MASTER_PORT", "")
     with _listening(int(port) if port.isdecimal() else DEFAULT_PORT) as listener:
         questions = shlex.join([" ".join(PACKAGES), "" if listener is None else "{} {}".format(*listener), *hosts])
         with ThreadPoolExecutor(min(32, len(hosts))) as pool:
             answers = list(pool.map(lambda host: ask(host, questions), hosts))
     for host, answer in zip(hosts, answers, strict=True):
-        yield judge(host, answer, listener)
+        yield judge(host, answer, listener) if isinstance(answer, Report) else answer
 
 
-def check_own_name(environment: Mapping[str, str]) -> Iterator[Finding]:
+def check_own_name(environment: Mapping[str, str]) -> Finding:
     """Whether this machine's own name leads to an address that other nodes reach, for gloo."""
-    name, given = socket.gethostname(), _launcher_variable("GLOO_SOCKET_IFNAME", environment)
-    try:
-        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
-    except OSError:
-        addresses = set()
-    if given:
-        yield Finding("own name", f"GLOO_SOCKET_IFNAME is {given}")
-    elif addresses and not all(address.startswith("127.") or address == "::1" for address in addresses):
-        yield Finding("own name", f"{name} is {', '.join(sorted(addresses))}")
-    else:
-        what = f"resolves to {', '.join(sorted(addresses))}" if addresses else "does not resolve"
-        yield Finding(
-            "own name", f"{name} {what}, which other nodes cannot reach", "FAULT",
-            "put GLOO_SOCKET_IFNAME=eth0 (the network between the nodes) into .deepspeed_env, or mend /etc/hosts",
-        )  # fmt: skip
+    if interface := _launcher_variable("GLOO_SOCKET_IFNAME", environment):
+        return Finding("own name", f"GLOO_SOCKET_IFNAME is {interface}")
+    name = socket.gethostname()
+    addresses: list[str] = []
+    with suppress(OSError):
+        addresses = sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)})
+    if any(not address.startswith("127.") and address != "::1" for address in addresses):
+        return Finding("own name", f"{name} is {', '.join(addresses)}")
+    state = f"resolves to {', '.join(addresses)}" if addresses else "does not resolve"
+    return Finding(
+        "own name", f"{name} {state}, which other nodes cannot reach", "FAULT",
+        "put GLOO_SOCKET_IFNAME=eth0 (the network between the nodes) into .deepspeed_env, or mend /etc/hosts",
+    )  # fmt: skip
 
 
 def _launcher_variable(name: str, environment: Mapping[str, str]) -> str:
@@ -170,14 +152,18 @@ def _launcher_variable(name: str, environment: Mapping[str, str]) -> str:
     return environment.get(name, "")
 
 
-def ask(host: str, questions: str) -> Answer:
-    """Log in to a node, and run :data:`_PROGRAM` there with this Python, in this folder, as ``deepspeed`` does."""
+def ask(host: str, questions: str) -> Report | Finding:
+    """Log in to a node, and run :data:`_PROGRAM` there with this Python, in this folder, as ``deepspeed`` does.
+
+    Returns:
+        What the program found, or why it did not run.
+    """
     try:
         socket.getaddrinfo(host, None)
     except OSError as error:
         if not _is_ssh_alias(host):
-            reason = error.strerror or str(error)
-            return Answer(f"the name does not resolve ({reason})", "add it to DNS or /etc/hosts, or name its address")
+            text = f"the name does not resolve ({error.strerror or error})"
+            return Finding(f"node {host}", text, "FAULT", "add it to DNS or /etc/hosts, or name its address")
     command = (
         f"date +%s.%N; cd {shlex.quote(os.getcwd())} && "  # noqa: PTH109 - the name that deepspeed gives
         f"PYTHONPATH={shlex.quote(os.environ.get('PYTHONPATH', ''))} "
@@ -206,10 +192,10 @@ def ask(host: str, questions: str) -> Answer:
     with suppress(JsonError, IndexError):
         report = parse_json(output.strip().splitlines()[-1])
     if isinstance(report, dict):
-        return Answer(report=report, skew=skew)
+        return Report(report, skew)
     reason = (errors.strip().splitlines() or [f"status {login.returncode}"])[-1]
-    where = f"{sys.executable} in {Path.cwd()}"
-    return Answer(f"{where} does not run there ({reason})", "put this checkout and its .venv under the same path")
+    text = f"{sys.executable} in {Path.cwd()} does not run there ({reason})"
+    return Finding(f"node {host}", text, "FAULT", "put this checkout and its .venv under the same path")
 
 
 def _is_ssh_alias(host: str) -> bool:
@@ -224,45 +210,41 @@ def _is_ssh_alias(host: str) -> bool:
     return False
 
 
-def _explain_login(host: str, status: int, errors: str) -> Answer:
+def _explain_login(host: str, status: int, errors: str) -> Finding:
     """What is wrong if a login printed no time."""
-    reason = (errors.strip().splitlines() or [f"status {status}"])[-1]
+    name, reason = f"node {host}", (errors.strip().splitlines() or [f"status {status}"])[-1]
     if status < 0:
-        return Answer(f"no answer within {_NODE_SECONDS} s", "look at that machine, and at the network to it")
+        text = f"no answer within {_NODE_SECONDS} s"
+        return Finding(name, text, "FAULT", "look at that machine, and at the network to it")
     if "Permission denied" in reason:
-        return Answer(f"no login without a password ({reason})", f"ssh-copy-id {host}")
+        return Finding(name, f"no login without a password ({reason})", "FAULT", f"ssh-copy-id {host}")
     if "Host key verification failed" in errors:
-        return Answer("ssh does not know its host key", f"compare it once: ssh {host}")
-    return Answer(f"ssh cannot reach it ({reason})", "start sshd there, and open port 22 in the firewall")
+        return Finding(name, "ssh does not know its host key", "FAULT", f"compare it once: ssh {host}")
+    advice = "start sshd there, and open port 22 in the firewall"
+    return Finding(name, f"ssh cannot reach it ({reason})", "FAULT", advice)
 
 
-def judge(host: str, answer: Answer, listener: tuple[str, int] | None) -> Finding:
+def judge(host: str, report: Report, listener: tuple[str, int] | None) -> Finding:
     """The finding about a node: its first fault, or what it has in common with this machine."""
-    name, report = f"node {host}", answer.report
-    if report is None:
-        return Finding(name, answer.problem, "FAULT", answer.advice)
-    own = {"dstransformer": __version__, "python": platform.python_version()}
+    name, found = f"node {host}", report.found
+    here = {"dstransformer": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            own[package] = version(package)
-    others = [
-        f"{key} {report.get(key) or 'missing'} (here {value})" for key, value in own.items() if report.get(key) != value
+            here[package] = version(package)
+    differing = [
+        f"{key} {found.get(key) or 'missing'} (here {value})" for key, value in here.items() if found.get(key) != value
     ]
-    if others:
-        return Finding(name, f"other versions: {', '.join(others)}", "FAULT", "install the same on all nodes")
-    if report.get("unresolved"):
-        names = ", ".join(map(str, report["unresolved"]))
+    if differing:
+        return Finding(name, f"other versions: {', '.join(differing)}", "FAULT", "install the same on all nodes")
+    if found.get("unresolved"):
+        names = ", ".join(map(str, found["unresolved"]))
         return Finding(name, f"does not resolve {names}", "FAULT", "add the name to DNS, or to /etc/hosts there")
-    if report.get("unreachable") and listener is not None:
-        return Finding(
-            name, f"cannot connect to {listener[0]} port {listener[1]}, where processes join ({report['unreachable']})",
-            "FAULT", "open the firewall between the nodes, or give deepspeed --master_addr",
-        )  # fmt: skip
-    if abs(answer.skew) > CLOCK_SECONDS:
-        return Finding(
-            name, f"its clock is {answer.skew:+,.0f} s from this machine's", "FAULT",
-            "set both by NTP (chrony, systemd-timesyncd)",
-        )  # fmt: skip
+    if found.get("unreachable") and listener is not None:
+        text = f"cannot connect to {listener[0]} port {listener[1]}, where processes join ({found['unreachable']})"
+        return Finding(name, text, "FAULT", "open the firewall between the nodes, or give deepspeed --master_addr")
+    if abs(report.skew) > CLOCK_SECONDS:
+        text = f"its clock is {report.skew:+,.0f} s from this machine's"
+        return Finding(name, text, "FAULT", "set both by NTP (chrony, systemd-timesyncd)")
     reached = ", connects back" if listener is not None else ""
     return Finding(name, f"login, the same versions, names, clock{reached}")
 

@@ -8,9 +8,9 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -57,20 +57,6 @@ _ADVICE = {
 
 #: The kernel's log.
 _KMSG = Path("/dev/kmsg")
-
-
-class Cause(NamedTuple):
-    """Why a run ended.
-
-    Attributes:
-        text: The reason.
-        advice: What to do; empty if the reason says it.
-        is_fault: Whether something failed; false if the run finished or was asked to stop.
-    """
-
-    text: str
-    advice: str = ""
-    is_fault: bool = True
 
 
 @dataclass
@@ -168,20 +154,18 @@ def read_run(path: Path) -> RunFolder:
     return run
 
 
-def _check_start(run: RunFolder) -> Iterator[Finding]:
+def _check_start(run: RunFolder) -> Finding:
     if (start := run.start) is None:
-        yield Finding("run", f"{run.path}; nothing says when it started", "note", "runs record it in logs/")
-        return
+        return Finding("run", f"{run.path}; nothing says when it started", "note", "runs record it in logs/")
     processes = "1 process" if len(start.ranks) == 1 else f"{len(start.ranks)} processes"
     hosts = ", ".join(sorted({each.host for each in start.ranks}))
     by = f"{start.launcher}, dstransformer {start.version}"
-    yield Finding("run", f"{run.path}: {processes} on {hosts}, {by}, started {_time(start.time)}")
+    return Finding("run", f"{run.path}: {processes} on {hosts}, {by}, started {_time(start.time)}")
 
 
-def _check_end(run: RunFolder) -> Iterator[Finding]:
+def _check_end(run: RunFolder) -> Finding:
     if run.owner is not None:
-        yield Finding("end", f"{run.owner} trains in it now")
-        return
+        return Finding("end", f"{run.owner} trains in it now")
     cause, end = find_cause(run), run.end
     seen = [*run.written.values()]
     seen += [line["time"] for line in run.lines[-1:] if isinstance(line.get("time"), int | float)]
@@ -189,19 +173,15 @@ def _check_end(run: RunFolder) -> Iterator[Finding]:
     when = f"{_time(ended)}, " if ended else ""
     bundle = run.path / "bundle"
     if end and end.cause == "finished" and not all((bundle / name).is_file() for name in BUNDLE_FILES):
-        text = f"{when}finished, but {bundle} is not complete"
-        yield Finding("end", text, "FAULT", "run the same command to write it again")
-    else:
-        level: Level = "FAULT" if cause.is_fault else "note" if cause.advice else "ok"
-        yield Finding("end", f"{when}{cause.text}", level, cause.advice)
+        text = f"finished, but {bundle} is not complete"
+        cause = Finding("end", text, "FAULT", "run the same command to write it again")
+    return replace(cause, text=f"{when}{cause.text}")
 
 
-def _check_progress(run: RunFolder) -> Iterator[Finding]:
+def _check_progress(run: RunFolder) -> Finding:
     latest, train = run.last("train", "cost"), run.last("train")
     if latest is None:
-        level: Level = "ok" if run.owner is not None else "note"
-        yield Finding("updates", "none logged yet", level)
-        return
+        return Finding("updates", "none logged yet", "ok" if run.owner is not None else "note")
     of = "" if run.config is None else f" of {run.config.training.max_updates:,}"
     text = f"{latest['step']:,}{of}"
     if train is not None:
@@ -211,18 +191,17 @@ def _check_progress(run: RunFolder) -> Iterator[Finding]:
                 text += f", {format(value, form)}{unit}" if unit else f", {name} {format(value, form)}"
     if isinstance(when := latest.get("time"), int | float):
         text += f", last line {_time(when)}"
-    yield Finding("updates", text)
+    return Finding("updates", text)
 
 
-def _check_numbers(run: RunFolder) -> Iterator[Finding]:
+def _check_numbers(run: RunFolder) -> list[Finding]:
     bad = [line for line in run.lines if line["kind"] == "bad_update"]
     rollbacks = sum(line["kind"] == "rollback" for line in run.lines)
     empty = [line for line in run.lines if line["kind"] == "train" and line.get("loss", 0.0) is None]
     if not run.lines:
-        return
+        return []
     if not bad and not empty and not rollbacks:
-        yield Finding("numbers", "every loss and gradient was finite")
-        return
+        return [Finding("numbers", "every loss and gradient was finite")]
     text = f"{counted(len(bad), 'update')} with a NaN or infinite loss or gradient, {counted(rollbacks, 'rollback')}"
     if bad and isinstance(pairs := bad[-1].get("pairs"), list) and pairs:
         text += f"; the last at update {bad[-1]['step']:,}, training pairs {', '.join(map(str, pairs[:5]))}"
@@ -230,81 +209,68 @@ def _check_numbers(run: RunFolder) -> Iterator[Finding]:
     last = run.last("train", "bad_update", "rollback")
     is_last = last is not None and (last["kind"] == "bad_update" or last in empty)
     advice = "lower schedule.scale or raise schedule.warmup_steps in a new run, or look at these pairs"
-    yield Finding("numbers", text, "FAULT" if is_last or empty else "note", advice)
+    return [Finding("numbers", text, "FAULT" if is_last or empty else "note", advice)]
 
 
-def _check_checkpoint(run: RunFolder) -> Iterator[Finding]:
+def _check_checkpoint(run: RunFolder) -> Finding:
     folder = run.path / "checkpoints"
     paths = complete_checkpoints(folder) if folder.is_dir() else []
     if not paths:
         level: Level = "ok" if run.owner is not None else "note"
-        yield Finding("checkpoint", "none", level, "" if run.owner else "the same command starts over")
-        return
+        return Finding("checkpoint", "none", level, "" if run.owner else "the same command starts over")
     damaged: list[str] = []
+    hashes = TypeAdapter(dict[str, str])
     for path in reversed(paths):
+        manifest = path / MANIFEST
         try:
-            verify_files(path, _read_files(path))
+            files = read_record(
+                manifest, lambda content: hashes.validate_python(content["files"]),
+                check=partial(check_manifest, manifest), nan=True,
+            )  # fmt: skip
+            verify_files(path, files)
         except DataError as error:
             damaged.append(str(error))
         else:
             break
     else:
         text = f"all {len(paths)} are damaged: {damaged[0]}"
-        yield Finding("checkpoint", text, "FAULT", "restore one from a copy, or start a new run with another --run")
-        return
+        return Finding("checkpoint", text, "FAULT", "restore one from a copy, or start a new run with another --run")
     good = f"{path.name} is intact, {_size(path) / 1e6:,.1f} MB"
     if damaged:
-        yield Finding(
-            "checkpoint", f"{damaged[0]}; {good}", "FAULT",
-            f"the same command resumes from {path.name}, or restore the damaged file",
-        )  # fmt: skip
-    else:
-        yield Finding("checkpoint", f"{good}; {counted(len(paths), 'checkpoint')}")
-
-
-def _read_files(path: Path) -> dict[str, str]:
-    """The hashes of the files of a checkpoint, from its manifest."""
-    manifest, hashes = path / MANIFEST, TypeAdapter(dict[str, str])
-    return read_record(
-        manifest, lambda content: hashes.validate_python(content["files"]),
-        check=lambda content: check_manifest(manifest, content), nan=True,
-    )  # fmt: skip
+        advice = f"the same command resumes from {path.name}, or restore the damaged file"
+        return Finding("checkpoint", f"{damaged[0]}; {good}", "FAULT", advice)
+    return Finding("checkpoint", f"{good}; {counted(len(paths), 'checkpoint')}")
 
 
 def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
-def _check_disk(run: RunFolder) -> Iterator[Finding]:
+def _check_disk(run: RunFolder) -> Finding:
     if not os.access(run.path, os.W_OK):
-        yield Finding("disk", f"{run.path} cannot be written", "FAULT", "check its permissions, and how it is mounted")
-        return
+        return Finding("disk", f"{run.path} cannot be written", "FAULT", "check its permissions, and how it is mounted")
     folder = run.path / "checkpoints"
     paths = complete_checkpoints(folder) if folder.is_dir() else []
-    found = describe_room("disk", run.path, 1.5 * _size(paths[-1]) if paths else GIB / 10)
+    room = describe_room("disk", run.path, 1.5 * _size(paths[-1]) if paths else GIB / 10)
     refused = [line for line in run.lines if line["kind"] == "unsaved"]
     saved = run.last("checkpoint")
     if refused and (saved is None or run.lines.index(saved) < run.lines.index(refused[-1])):
         line = refused[-1]
-        text = f"{found.text}; at update {line['step']:,} it refused {line.get('what')} ({line.get('reason')})"
-        found = Finding("disk", text, "FAULT", "make room; the same command resumes")
-    yield found
+        text = f"{room.text}; at update {line['step']:,} it refused {line.get('what')} ({line.get('reason')})"
+        return Finding("disk", text, "FAULT", "make room; the same command resumes")
+    return room
 
 
-def _check_warnings(run: RunFolder) -> Iterator[Finding]:
+def _check_warnings(run: RunFolder) -> Finding:
     texts = run.warnings
     if not texts:
-        yield Finding("warnings", "none since the last start")
-    else:
-        kinds = list(dict.fromkeys(reversed(texts)))
-        yield Finding("warnings", f"{len(texts)} since the last start, the last: {kinds[0]}", "note", "logs/ has all")
+        return Finding("warnings", "none since the last start")
+    return Finding("warnings", f"{len(texts)} since the last start, the last: {texts[-1]}", "note", "logs/ has all")
 
 
-def _check_files(run: RunFolder) -> Iterator[Finding]:
-    if run.damage:
-        yield Finding(
-            "files", "; ".join(run.damage[:3]), "FAULT", "restore them from a copy, or leave the run as it is"
-        )
+def _check_files(run: RunFolder) -> list[Finding]:
+    advice = "restore them from a copy, or leave the run as it is"
+    return [Finding("files", "; ".join(run.damage[:3]), "FAULT", advice)] if run.damage else []
 
 
 def _time(seconds: float) -> str:
@@ -333,37 +299,38 @@ def _noting(damage: list[str]) -> Iterator[None]:
         damage.append(f"cannot read {error.filename}: {error.strerror}")
 
 
-def find_cause(run: RunFolder) -> Cause:
-    """Why a run ended in which no process trains now."""
+def find_cause(run: RunFolder) -> Finding:
+    """Why a run ended in which no process trains now; a fault unless it finished or was asked to stop."""
     end, ranks = run.end, run.processes
     if end is None:
         return _explain_silence(run, ranks)
     if end.cause == "finished":
-        return Cause("finished", is_fault=False)
+        return Finding("end", "finished")
     if end.cause == "stopped":
-        return Cause(end.message, _AGAIN, is_fault=False)
+        return Finding("end", end.message, "note", _AGAIN)
     if end.cause == "interrupted":
-        return Cause("ended by a second Ctrl-C, without a checkpoint of its last update", _AGAIN, is_fault=False)
+        return Finding("end", "ended by a second Ctrl-C, without a checkpoint of its last update", "note", _AGAIN)
     named = [ranks[rank] for rank in end.ranks if rank < len(ranks)]
     if end.cause == "died":
-        return Cause(end.message, _explain_death(named))
+        return Finding("end", end.message, "FAULT", _explain_death(named))
     text = end.message
     if end.cause not in VERDICTS and len(ranks) > 1 and named:
         text = f"rank {end.ranks[0]} on {named[0].host}: {text}"
     advice = _ADVICE.get(end.cause, "")
-    return Cause(text, "" if advice in text else advice)
+    return Finding("end", text, "FAULT", "" if advice in text else advice)
 
 
-def _explain_silence(run: RunFolder, ranks: Sequence[RankProcess]) -> Cause:
+def _explain_silence(run: RunFolder, ranks: Sequence[RankProcess]) -> Finding:
     """Why a run ended that has recorded no end."""
     if any(END_NAME in text for text in run.damage) or not run.written:
-        return Cause("nothing says when or how it ended", "read what the launcher printed, or run the command again")
+        advice = "read what the launcher printed, or run the command again"
+        return Finding("end", "nothing says when or how it ended", "FAULT", advice)
     first = min(run.written, key=lambda rank: run.written[rank])
     who = "its process" if len(ranks) == 1 else f"its {len(ranks)} processes"
     whose = "its log" if len(ranks) == 1 else f"the log of rank {first} on {ranks[first].host} stops first and"
     last = run.logs[first][-1:] or ["nothing"]
     text = f"{who} ended without a word, killed (kill -9), or the machine failed; {whose} ends with: {last[0]}"
-    return Cause(text, _explain_death(ranks))
+    return Finding("end", text, "FAULT", _explain_death(ranks))
 
 
 def _explain_death(ranks: Sequence[RankProcess]) -> str:

@@ -33,14 +33,12 @@ _BY_STATUS = {"401": _LOGIN, "403": _LOGIN, "4": "correct the address, at which 
 _MAX_NAMED = 3
 
 
-def check_default_store(runs: Path) -> Iterator[Finding]:
+def check_default_store(runs: Path) -> Finding:
     """The store that a new run in a folder would use, if its preset names none."""
     try:
-        address = resolve_tracking_uri(None, runs / "run")
+        return check_store(resolve_tracking_uri(None, runs / "run"))
     except DstError as error:
-        yield Finding("mlflow store", str(error), "FAULT")
-    else:
-        yield check_store(address)
+        return Finding("mlflow store", str(error), "FAULT")
 
 
 def check_store(address: str) -> Finding:
@@ -75,29 +73,24 @@ def check_store(address: str) -> Finding:
 
 def check_outboxes(runs: Path) -> Iterator[Finding]:
     """Whether runs below a folder have records that their store has not received."""
-    found = {}
+    pending = {}
     for state in sorted(runs.glob(f"*/{STATE_NAME}")):
         number = _count(state.parent) if lock_owner(state.parent / RUN_LOCK) is None else 0
         if isinstance(number, str):
             yield Finding("records", number, "FAULT")
         elif number:
-            found[state.parent] = number
-    if not found:
+            pending[state.parent] = number
+    if not pending:
         yield Finding("records", f"none pending in {runs}")
         return
-    named = "; ".join(f"dst track {shell_word(run)}" for run in list(found)[:_MAX_NAMED])
-    more = f"; and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
-    text = f"{counted(sum(found.values()), 'record')} of {counted(len(found), 'run')} in {runs} not in MLflow"
+    named = "; ".join(f"dst track {shell_word(run)}" for run in list(pending)[:_MAX_NAMED])
+    more = f"; and {len(pending) - _MAX_NAMED} more" if len(pending) > _MAX_NAMED else ""
+    text = f"{counted(sum(pending.values()), 'record')} of {counted(len(pending), 'run')} in {runs} not in MLflow"
     yield Finding("records", text, "FAULT", f"once the store answers: {named}{more}")
 
 
 def check_tracking(run: Path, *, in_training: bool) -> Iterator[Finding]:
-    """The store of a run, and its records.
-
-    Args:
-        run: The run folder.
-        in_training: Whether a process trains there, which sends the records itself.
-    """
+    """The store of a run, and its records, which a process that trains in its folder sends itself."""
     try:
         state = TrackingState.load(run)
     except DstError as error:

@@ -21,12 +21,14 @@ def check_input(options: Translate) -> None:
     """Check the tags of FILE, before a model is loaded.
 
     Raises:
-        DataError: Those of a line are not well-formed.
+        DataError: Those of a line are not well-formed, or the file cannot be read.
     """
-    from dstransformer.extras.markup.markup import check_markup
+    from dstransformer.extras.markup.markup import parse_markup
+    from dstransformer.io.text import iter_lines
 
     if options.markup and options.file not in (None, "-"):
-        check_markup(options.file)
+        for number, line in enumerate(iter_lines(options.file), 1):
+            parse_markup(line, f"{options.file}, line {number}")
 
 
 def choose_translator(options: Translate) -> type[Translator]:

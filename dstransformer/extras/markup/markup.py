@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, NoReturn
 from dstransformer.data.sentences import NO_SPACE_FOLLOWS
 from dstransformer.data.tokenizer import plain_spaces
 from dstransformer.errors import DataError, shown
-from dstransformer.io.text import iter_lines
 
 #: Maximum tags of a sentence, so that no sentence takes long; those in opaque elements do not count.
 MAX_TAGS = 1000
@@ -102,16 +101,6 @@ def parse_markup(line: str, where: str) -> MarkedText:
             column, from 1. Or there are more tags than :data:`MAX_TAGS`.
     """
     return _Tree(line, where).read()
-
-
-def check_markup(file: str) -> None:
-    """Check the tags of every line of a file before the work begins.
-
-    Raises:
-        DataError: The tags of a line are not well-formed, or the file cannot be read.
-    """
-    for number, line in enumerate(iter_lines(file), 1):
-        parse_markup(line, f"{file}, line {number}")
 
 
 def is_letter(character: str) -> bool:

@@ -22,7 +22,6 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 from dstransformer.data.alignment import WORD, Link, words_before
@@ -71,32 +70,18 @@ Spans = dict[int, Span]
 
 
 class _Text:
-    """A text and its words."""
+    """A text, its words, where each begins and ends, and the span from the first to the last."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.words = [_read_word(found[0], found.start()) for found in WORD.finditer(text)]
-
-    @property
-    def span(self) -> Span:
-        """From the first word to the last."""
-        return Span(self.words[0].begin, self.words[-1].end) if self.words else Span(0, 0)
-
-    @cached_property
-    def begins(self) -> list[int]:
-        """Where each word begins."""
-        return [word.begin for word in self.words]
-
-    @cached_property
-    def ends(self) -> list[int]:
-        """Where each word ends."""
-        return [word.end for word in self.words]
-
-
-def _read_word(word: str, begin: int) -> _Word:
-    inner = [at for at, character in enumerate(word) if not unicodedata.category(character).startswith("P")]
-    first, last = (inner[0], inner[-1] + 1) if inner else (0, len(word))
-    return _Word(begin, begin + first, begin + last, begin + len(word))
+        self.words: list[_Word] = []
+        for match in WORD.finditer(text):
+            core = [at for at in range(*match.span()) if not unicodedata.category(text[at]).startswith("P")]
+            begin, end = (core[0], core[-1] + 1) if core else match.span()
+            self.words.append(_Word(match.start(), begin, end, match.end()))
+        self.begins = [word.begin for word in self.words]
+        self.ends = [word.end for word in self.words]
+        self.span = Span(self.begins[0], self.ends[-1]) if self.words else Span(0, 0)
 
 
 def place_tags(

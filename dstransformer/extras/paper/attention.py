@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,19 +127,19 @@ def draw_attention(
     tgt = None if target is None else _encode(bundle.tokenizer, target, "--target")
     translator = load()
     _check_length(src, "the sentence", translator, max_input=translator.settings.max_input_tokens)
-    if tgt is None:
-        tgt = _translate(translator, src)
+    if tgt is None and not (tgt := translator.translate_ids([src])[0]):
+        raise DataError("the model translates the sentence to nothing: name a translation with --target")
     _check_length(tgt, "the translation" if target is None else "--target", translator)
     pair, weights = read_weights(translator, src, tgt)
     views = {kind: _view(kind, pair, weights[kind], selection) for kind in KINDS}
-    drawn = {kind: _select_lines(view, pair, selection) for kind, view in views.items() if kind in selection.kinds}
+    drawn = [views[kind] for kind in KINDS if kind in selection.kinds]
     _check_words(pair, selection)
     tokenizer = translator.tokenizer
     (source,), (translation,) = tokenizer.src.decode([src]), tokenizer.decode([tgt])
-    files: dict[str, bytes | str] = _draw(list(drawn.values()), layer, heads)
+    files: dict[str, bytes | str] = _draw(drawn, layer, heads)
     pictures = len(files)
     files[PAGE] = render_page(
-        [drawn.get(kind, view) for kind, view in views.items()],
+        list(views.values()),
         {"source": source, "target": translation, "model": str(bundle.path)},
         kind=selection.kinds[0], layer=layer or len(weights[selection.kinds[0]]), heads=heads,
         whole_words=selection.whole_words,
@@ -150,7 +150,7 @@ def draw_attention(
         overwrite=overwrite,
         full="make room, or choose another folder",
     )
-    empty = tuple(kind for kind, view in drawn.items() if view.chosen == ())
+    empty = tuple(view.kind for view in drawn if view.chosen == ())
     return Drawing(source, translation, _describe_layer(layer, selection, bundle.model), heads, pictures, empty)
 
 
@@ -235,13 +235,6 @@ def _encode(tokenizer: Tokenizer, text: str, name: str) -> list[int]:
     return ids
 
 
-def _translate(translator: Translator, src: list[int]) -> list[int]:
-    tgt = translator.translate_ids([src])[0]
-    if not tgt:
-        raise DataError("the model translates the sentence to nothing: name a translation with --target")
-    return tgt
-
-
 def _check_length(ids: Sequence[int], name: str, translator: Translator, *, max_input: int = 0) -> None:
     """Check that the model and the pictures can hold the pieces. A ``max_input`` of 0 is no limit."""
     config = translator.model.config
@@ -256,21 +249,15 @@ def _check_length(ids: Sequence[int], name: str, translator: Translator, *, max_
 
 
 def _view(kind: str, pair: SentencePair, weights: Weights, selection: Selection) -> View:
+    """A kind of attention; if it is drawn, with the lines of the named words only."""
     queries, keys = pair.sides(kind)
+    chosen = None
+    if selection.words and kind in selection.kinds:
+        pieces = {piece for name in selection.words for piece in queries.find(name)}
+        chosen = tuple(sorted({int(queries.word_of[i]) for i in pieces} if selection.whole_words else pieces))
     if selection.whole_words:
-        return View(kind, queries.words, keys.words, merge_weights(weights, queries, keys))
-    return View(kind, queries.pieces, keys.pieces, weights)
-
-
-def _select_lines(view: View, pair: SentencePair, selection: Selection) -> View:
-    """The view with the lines of the named words only."""
-    if not selection.words:
-        return view
-    queries, _ = pair.sides(view.kind)
-    pieces = {piece for name in selection.words for piece in queries.find(name)}
-    return replace(
-        view, chosen=tuple(sorted({int(queries.word_of[i]) for i in pieces} if selection.whole_words else pieces))
-    )
+        return View(kind, queries.words, keys.words, merge_weights(weights, queries, keys), chosen)
+    return View(kind, queries.pieces, keys.pieces, weights, chosen)
 
 
 def _check_words(pair: SentencePair, selection: Selection) -> None:

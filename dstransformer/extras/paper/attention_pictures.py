@@ -78,6 +78,14 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+# By kind of attention: its title, and the labels of the queries and the keys.
+_LABELS = {
+    "encoder": ("encoder self-attention", "source word", "attends to"),
+    "decoder": ("decoder self-attention", "predicted word", "attends to (earlier words)"),
+    "cross": ("encoder-decoder attention", "predicted word", "attends to (source words)"),
+}
+
+
 @dataclass(frozen=True)
 class Sentence:
     """The positions of a sentence, as pieces and as words.
@@ -130,20 +138,12 @@ class View:
     @property
     def title(self) -> str:
         """The paper's name of the kind (section 3.2.3)."""
-        return {
-            "encoder": "encoder self-attention",
-            "decoder": "decoder self-attention",
-            "cross": "encoder-decoder attention",
-        }[self.kind]
+        return _LABELS[self.kind][0]
 
     @property
     def sides(self) -> tuple[str, str]:
         """Labels of the queries and the keys."""
-        return {
-            "encoder": ("source word", "attends to"),
-            "decoder": ("predicted word", "attends to (earlier words)"),
-            "cross": ("predicted word", "attends to (source words)"),
-        }[self.kind]
+        return _LABELS[self.kind][1:]
 
 
 def merge_weights(weights: Weights, queries: Sentence, keys: Sentence) -> Weights:

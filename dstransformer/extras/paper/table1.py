@@ -223,12 +223,7 @@ def measure_seconds(kind: LayerType, size: Size, device: torch.device) -> float:
 
 
 def build_table1(size: Size, device: torch.device, progress: Advance) -> str:
-    """Measure a layer of each type, and write the table as Markdown.
-
-    Args:
-        size: The size, checked with :func:`check_size`.
-        device: Where to compute.
-        progress: Called after each measurement.
+    """Measure a layer of each type, of a size that :func:`check_size` allows, and write the table as Markdown.
 
     Raises:
         UserError: A layer does not fit into memory.

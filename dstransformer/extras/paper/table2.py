@@ -81,12 +81,7 @@ class RunResult:
         """The cost by the paper's method: time × devices × sustained FLOP/s of a device (section 6.1)."""
         if self.device_hours is None or self.sustained_tflops is None:
             return None
-        return cost_by_time(self.device_hours, self.sustained_tflops)
-
-
-def cost_by_time(device_hours: float, sustained_tflops: float) -> float:
-    """FLOPs as the paper estimates them: 12 hours on 8 P100 of 9.5 TFLOPS each are 3.3e18 (section 6.1, Table 2)."""
-    return device_hours * 3600 * sustained_tflops * 1e12
+        return self.device_hours * 3600 * self.sustained_tflops * 1e12
 
 
 def sustained_tflops_of(device: str) -> float | None:
@@ -95,11 +90,7 @@ def sustained_tflops_of(device: str) -> float | None:
 
 
 def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
-    """Read the scores and the cost of a run.
-
-    Args:
-        folder: A run folder.
-        sustained_tflops: Sustained TFLOPS of its devices; None takes the paper's value, if the paper has one.
+    """Read the scores and the cost of a run. Sustained TFLOPS of its devices that are not given are the paper's.
 
     Raises:
         UserError: The folder is not a run folder, or cannot be read.
@@ -138,8 +129,7 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
         sustained_tflops=sustained,
         notes=notes,
     )
-    _add_cost_notes(result)
-    _add_corpus_notes(result, _text(provenance.get("corpus")))
+    _add_notes(result, _text(provenance.get("corpus")))
     return result
 
 
@@ -165,23 +155,21 @@ def _read_bleu(
     last: Mapping[str, Mapping[str, Any]], languages: str | None, notes: list[str]
 ) -> tuple[Score | None, Score | None]:
     """The BLEU for the table and sacrebleu's, from the last records of each kind; adds notes about what is missing."""
-    record = last.get("final_test")
+    record, validation = last.get("final_test"), last.get("final_validation")
+    if record is None and validation is None:
+        notes.append("it has no final evaluation: the run has not finished")
+        return None, None
     if record is None:
-        found = last.get("final_validation")
-        if found is None:
-            notes.append("it has no final evaluation: the run has not finished")
-        else:
-            bleu = _find_score(found, "bleu")
-            notes.append(f"its corpus has no test split, so it has no test score; on validation {bleu}")
+        bleu = _find_score(validation or {}, "bleu")
+        notes.append(f"its corpus has no test split, so it has no test score; on validation {bleu}")
         return None, None
     sacrebleu, paper = _find_score(record, "bleu"), _find_score(record, "bleu_compound_split")
     if paper is None and languages == "en-de":
         notes.append("its BLEU is sacrebleu's, which is lower than the paper's; `dst evaluate` computes both")
-    chosen = paper or sacrebleu
     scored, trained = record.get("step"), last.get("cost", record).get("step")
     if scored != trained:
         notes.append(f"its BLEU is of update {scored}, its cost of update {trained}")
-    return chosen, sacrebleu
+    return paper or sacrebleu, sacrebleu
 
 
 def _find_score(record: Mapping[str, Any], metric: str) -> Score | None:
@@ -192,11 +180,11 @@ def _find_score(record: Mapping[str, Any], metric: str) -> Score | None:
     return None
 
 
-def _add_cost_notes(result: RunResult) -> None:
+def _add_notes(result: RunResult, corpus: str | None) -> None:
+    """Add notes about the cost and the test set, and a warning if the corpus is not the paper's."""
     if result.flops is None:
         result.notes.append("it has no cost: it has not computed anything")
-        return
-    if result.sustained_tflops is None:
+    elif result.sustained_tflops is None:
         device = "its device" if result.device is None else shown(result.device, quote=False)
         result.notes.append(
             f"no cost by the paper's method: the paper has no sustained TFLOPS for {device}; give --sustained-tflops"
@@ -205,10 +193,6 @@ def _add_cost_notes(result: RunResult) -> None:
         result.notes.append(
             f"cost by the paper's method: {result.device_hours:.3g} device hours × {result.sustained_tflops:g} TFLOPS"
         )
-
-
-def _add_corpus_notes(result: RunResult, corpus: str | None) -> None:
-    """Add a note about the test set, and a warning if the corpus is not the paper's."""
     is_wmt14 = result.sources == ("wmt14",)
     result.notes.extend(str(score) for score in dict.fromkeys((result.bleu, result.sacrebleu)) if score is not None)
     if result.bleu is not None:
@@ -262,8 +246,14 @@ def format_table(results: Sequence[RunResult]) -> str:
     rows = [[*header, "FLOPs counted"]]
     for row in PAPER:
         costs = [_format_flops(flops) for flops in (row.flops_de, row.flops_fr)]
-        rows.append([row.model, *("–" if bleu is None else f"{bleu:g}" for bleu in row[1:3]), *costs, "–"])
-    rows += [_format_run(result) for result in results]
+        bleus = ["–" if bleu is None else f"{bleu:g}" for bleu in (row.bleu_de, row.bleu_fr)]
+        rows.append([row.model, *bleus, *costs, "–"])
+    for result in results:
+        bleu = "–" if result.bleu is None else f"{result.bleu.value:.2f}"
+        unknown = result.device_hours is not None and result.sustained_tflops is None
+        cost = "no TFLOPS known" if unknown else _format_flops(result.paper_flops)
+        bleus, costs = ([value if pair == result.languages else "–" for pair in PAIRS] for value in (bleu, cost))
+        rows.append([result.run, *bleus, *costs, _format_flops(result.flops)])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|---|--:|--:|--:|--:|--:|")
     lines += [
@@ -275,16 +265,6 @@ def format_table(results: Sequence[RunResult]) -> str:
         lines += ["", f"{result.run}:", *(f"- {note}" for note in result.notes)]
     warnings = [f"warning: {warning}" for result in results for warning in result.warnings]
     return "\n".join([*lines, *([""] if warnings else []), *warnings])
-
-
-def _format_run(result: RunResult) -> list[str]:
-    bleu = "–" if result.bleu is None else f"{result.bleu.value:.2f}"
-    if result.device_hours is not None and result.sustained_tflops is None:
-        cost = "no TFLOPS known"
-    else:
-        cost = _format_flops(result.paper_flops)
-    bleus, costs = ([value if pair == result.languages else "–" for pair in PAIRS] for value in (bleu, cost))
-    return [result.run, *bleus, *costs, _format_flops(result.flops)]
 
 
 def _format_flops(flops: float | None) -> str:

@@ -125,7 +125,7 @@ class TableRun:
                     known = self.read().rows
                     ended = {name for name, result in known.items() if result.status in ("done", "failed")}
                     if waiting := [row.name for row in self.rows if row.name not in ended]:
-                        self._report(f"waiting for rows that other workers train: {', '.join(waiting)}")
+                        note(f"dst: waiting for rows that other workers train: {', '.join(waiting)}")
                     for row in self._training_order():
                         self._train(row, began, wait=-1.0)
             status = "failed" if self.failed() else "finished"
@@ -168,8 +168,13 @@ class TableRun:
 
     def _train_locked(self, row: Row, before: RowResult) -> None:
         log = self._out / "logs" / f"{row.name}.log"
-        self._report(f"{row.name}: training {self._configs[row.name].training.max_updates:,} updates; log {log}")
-        ended = run_dst(self._command(row), log, self._environment())
+        note(f"dst: {row.name}: training {self._configs[row.name].training.max_updates:,} updates; log {log}")
+        environment = _device_variables(self._processes, os.environ)
+        if self._uri is not None:
+            environment["MLFLOW_TRACKING_URI"] = self._uri
+            if (parent := self.read().mlflow_run) is not None:
+                environment["MLFLOW_RUN_ID"] = parent
+        ended = run_dst(self._command(row), log, environment)
         result = _read_result(ended, before)
         with self._locked():
             table = self.read()
@@ -177,11 +182,9 @@ class TableRun:
         if ended.signal is not None:
             raise Stopped(ended.signal)
         if result.status == "done":
-            self._report(
-                f"{row.name}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.2f}, {ended.seconds:,.0f} s"
-            )
+            note(f"dst: {row.name}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.2f}, {ended.seconds:,.0f} s")
         else:
-            self._report(f"{row.name}: failed: {result.error}")
+            note(f"dst: {row.name}: failed: {result.error}")
 
     def _command(self, row: Row) -> list[str]:
         request = self._request
@@ -189,15 +192,6 @@ class TableRun:
         command += ["--corpus", str(request.corpus), "--run", str(self._out / row.name), "--name", row.name]
         command += [f"--set={override}" for override in request.overrides]
         return command + [f"--ds={fragment}" for fragment in request.fragments]
-
-    def _environment(self) -> dict[str, str]:
-        """Variables of a row: its share of the machine, and the run in MLflow that it belongs to."""
-        environment = _device_variables(self._processes, os.environ)
-        if self._uri is not None:
-            environment["MLFLOW_TRACKING_URI"] = self._uri
-            if (parent := self.read().mlflow_run) is not None:
-                environment["MLFLOW_RUN_ID"] = parent
-        return environment
 
     def _preset(self, name: str) -> Path:
         return self._out / "presets" / f"{name}.yaml"
@@ -238,10 +232,7 @@ class TableRun:
             self._uri, table.mlflow_run, note=to_markdown(table), files=files, status=status if is_last else None
         )
         if page is not None and is_last:
-            self._report(page)
-
-    def _report(self, line: str) -> None:
-        note(f"dst: {line}")
+            note(f"dst: {page}")
 
 
 def _read_result(ended: ChildResult, before: RowResult) -> RowResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -83,25 +83,11 @@ def read_table(path: Path) -> Table:
     return read_record(path, Table.model_validate, newest=FORMAT_VERSION, nan=True, advice=advice)
 
 
-class Agreement(NamedTuple):
-    """How many of the pairs of rows that the paper's figures order have the same order by ours."""
-
-    matching: int
-    pairs: int
-
-    def __str__(self) -> str:
-        return f"{self.matching} of {self.pairs} pairs of rows"
-
-
-def agreement(figures: Sequence[tuple[float, float]]) -> Agreement:
-    """Compare the order of rows by the paper's figures and by ours.
-
-    Args:
-        figures: The paper's figure and ours for each row. Pairs that are equal in the paper do not count.
-    """
-    differing = [(one, other) for one, other in combinations(figures, 2) if one[0] != other[0]]
-    matching = sum((one[0] - other[0]) * (one[1] - other[1]) > 0 for one, other in differing)
-    return Agreement(matching, len(differing))
+def agreement(figures: Sequence[tuple[float, float]]) -> tuple[int, int]:
+    """How many pairs of rows have the same order by the paper's figure and ours, and how many the paper's order."""
+    differing = [(first, second) for first, second in combinations(figures, 2) if first[0] != second[0]]
+    matching = sum((first[0] - second[0]) * (first[1] - second[1]) > 0 for first, second in differing)
+    return matching, len(differing)
 
 
 def to_markdown(table: Table) -> str:
@@ -183,10 +169,13 @@ def _notes(table: Table) -> Iterator[str]:
     yield f"Total time of the rows: {_format_time(sum(result.seconds for result in table.rows.values()))}."
     if len(done) < 2:
         return
-    perplexity = agreement([(row.perplexity, ours) for row, _, ours, _ in done])
-    bleu = agreement([(row.bleu, ours) for row, _, _, ours in done])
+    matching, pairs = agreement([(row.perplexity, ours) for row, _, ours, _ in done])
+    by_bleu, bleu_pairs = agreement([(row.bleu, ours) for row, _, _, ours in done])
     yield ""
-    yield f"In the paper's order: {perplexity} by perplexity, {bleu} by BLEU."
+    yield (
+        f"In the paper's order: {matching} of {pairs} pairs of rows by perplexity, {by_bleu} of {bleu_pairs} pairs of "
+        "rows by BLEU."
+    )
     base = next((entry for entry in done if entry[0].group == "base"), None)
     if base is None:
         return

@@ -102,12 +102,8 @@ def scale_row(row: Row, scale: str, updates: int | None = None) -> dict[str, Any
     """The experiment of a row at a scale, as a preset: ``extends`` and the values that differ.
 
     A number that the row changes is changed by the same factor here: with a base of 3 layers, N = 4 of the paper's 6
-    becomes 2. Other values are copied. No row averages checkpoints, as in section 6.2.
-
-    Args:
-        row: The row.
-        scale: A name of ``SCALES``, or a preset that takes the place of ``base``.
-        updates: Updates of the base; None takes those of the scale's preset.
+    becomes 2. Other values are copied. No row averages checkpoints, as in section 6.2. A scale is a name of ``SCALES``,
+    or a preset that takes the place of ``base``; without ``updates`` of the base they are those of that preset.
 
     Raises:
         ConfigError: The preset is unknown, a scaled integer is not whole, or the row would equal its base.

@@ -145,12 +145,7 @@ class BracketScores:
 
 
 def score_files(gold: Sequence[Located], parsed: Sequence[Located], tags: Tags = "parsed") -> BracketScores:
-    """Score parsed trees against gold trees, one by one.
-
-    Args:
-        gold: The gold trees.
-        parsed: The parser's, in the same order.
-        tags: Which tags of the gold tree the parsed words get first.
+    """Score parsed trees against gold trees in the same order; ``tags`` of the gold trees go before the parser's.
 
     Raises:
         DataError: One side has more trees, or no sentence could be compared.

@@ -85,13 +85,9 @@ class Parser(TextDecoder):
         progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
-        """The best trees of each sentence, best first; ``(())`` for one without words.
+        """The ``n_best`` trees of each sentence, best first; ``(())`` for one without words.
 
-        Args:
-            sentences: The sentences.
-            n_best: Trees per sentence.
-            progress: Called after each batch with the number of its sentences.
-            first: Number of the first sentence in warnings and errors.
+        ``progress`` is called after each batch with the number of its sentences; errors count sentences from ``first``.
 
         Raises:
             ConfigError: ``n_best`` is more than the beam, or long inputs are split and there are several.
@@ -100,43 +96,37 @@ class Parser(TextDecoder):
         """
         self._check_n_best(n_best)
         words = list(map(self.split, check_strings("sentences", sentences)))
+        src = self.tokenizer.src.encode(list(map(self.trees.sentence, words)))
         numbers = range(first, first + len(words))
-        self._check_words(words, numbers)
+        self._check_lengths(words, src, numbers)
         table = SymbolTable(self._symbols, self.engine.ensemble.device)
 
         def constrain(batch: Sequence[int]) -> Constraint:
             return TreeConstraint(table, [len(words[index]) for index in batch], self.settings.beam_size)
 
-        src = self.tokenizer.src.encode(list(map(self.trees.sentence, words)))
-        self._check_tokens(src, numbers)
-        found = self.engine.search(
+        lists = self.engine.search(
             src, self.settings, numbers=numbers, n_best=n_best, progress=progress, constrain=constrain
         )
         return [
             [
-                Output(str(self._read(one.tokens, sentence)), one.score, one.log_probability, one.tokens)
-                for one in hypotheses
+                Output(str(self._read(found.tokens, sentence)), found.score, found.log_probability, found.tokens)
+                for found in hypotheses
             ]
-            for sentence, hypotheses in zip(words, found, strict=True)
+            for sentence, hypotheses in zip(words, lists, strict=True)
         ]
 
-    def _check_words(self, words: Sequence[Sequence[str]], numbers: Sequence[int]) -> None:
-        """Refuse sentences whose tree has no room in the positions that the model has learned."""
-        learned = self.engine.ensemble.max_positions
-        if learned is None:
-            return
-        for number, sentence in zip(numbers, words, strict=True):
+    def _check_lengths(
+        self, words: Sequence[Sequence[str]], src: Sequence[Sequence[int]], numbers: Sequence[int]
+    ) -> None:
+        """Refuse sentences whose tree has no room in learned positions, and what a translator would cut."""
+        learned, limit = self.engine.ensemble.max_positions, self.settings.max_input_tokens
+        for number, sentence, ids in zip(numbers, words, src, strict=True):
             needed = len(sentence) + MIN_BRACKETS + 1
-            if needed > learned:
+            if learned is not None and needed > learned:
                 raise DataError(
                     f"sentence {number} has {len(sentence)} words; its tree takes at least {needed} positions, and the "
                     f"model has learned {learned} (model.max_positions): split the sentence"
                 )
-
-    def _check_tokens(self, src: Sequence[Sequence[int]], numbers: Sequence[int]) -> None:
-        """Refuse what a translator cuts: a tree has all the words of its sentence."""
-        limit = self.settings.max_input_tokens
-        for number, ids in zip(numbers, src, strict=True):
             if limit and len(ids) > limit:
                 raise DataError(
                     f"sentence {number} has {len(ids):,} tokens, more than --max-input-tokens {limit:,}: split it, or "

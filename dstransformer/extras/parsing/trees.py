@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dstransformer.errors import DataError, shown
@@ -159,13 +159,13 @@ def _parse_lines(lines: Iterable[str], name: str) -> Iterator[Located]:
         raise DataError(f"{open_nodes[-1].place}: this bracket is never closed: is the file complete?")
 
 
+@dataclass
 class _OpenNode:
     """A node whose closing bracket has not been read."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self.texts: list[str] = []
-        self.children: list[Tree] = []
+    place: str
+    texts: list[str] = field(default_factory=list)
+    children: list[Tree] = field(default_factory=list)
 
     def close(self, place: str, *, top: bool) -> Tree:
         texts, children = self.texts, tuple(self.children)

@@ -42,7 +42,7 @@ def run(options: Plot) -> CommandResult:
     out = options.out or Path("schedule.png" if options.schedule else "training.png")
     check_picture(out, overwrite=options.overwrite)
     if options.schedule:
-        from dstransformer.extras.plots.schedules import draw_schedules, load_schedules
+        from dstransformer.extras.plots.curves import draw_schedules, load_schedules
 
         schedules = load_schedules(options.schedule)
         lines = [f"{schedule.name}: {schedule.describe()}" for schedule in schedules]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from dstransformer.data import Corpus
 from dstransformer.data.manifest import Manifest
@@ -35,36 +35,23 @@ def find_corpus(record: Record, given: Path | None, built: Path) -> Corpus | Non
     Raises:
         DataError: The corpus is another or damaged.
     """
-    place = given if given is not None else _former_place(record)
-    if place is None and built.exists():
-        place = built
-    return None if place is None else _open(record, place)
+    path, recorded = given, record.provenance.get("corpus")
+    if path is None and isinstance(recorded, str):
+        with suppress(DataError):
+            path = None if _difference(record, Manifest.load(Path(recorded))) else Path(recorded)
+    if path is None and built.exists():
+        path = built
+    return None if path is None else _open(record, path)
 
 
-def _open(record: Record, place: Path) -> Corpus:
-    """Open and check a corpus.
-
-    Raises:
-        DataError: It is another than the recorded one, or damaged.
-    """
-    corpus = Corpus.open(place)
+def _open(record: Record, path: Path) -> Corpus:
+    """Open a corpus; raises if it is another than the recorded one, or damaged."""
+    corpus = Corpus.open(path)
     for split in record.figures:
         corpus.split(split)
     if difference := _difference(record, corpus.manifest):
-        raise DataError(f"{place} is not the corpus of {record.name}: {difference}")
+        raise DataError(f"{path} is not the corpus of {record.name}: {difference}")
     return corpus
-
-
-def _former_place(record: Record) -> Path | None:
-    """Where the corpus was, if it is still there and the same."""
-    recorded = record.provenance.get("corpus")
-    if not isinstance(recorded, str):
-        return None
-    try:
-        manifest = Manifest.load(Path(recorded))
-    except DataError:
-        return None
-    return None if _difference(record, manifest) else Path(recorded)
 
 
 def _difference(record: Record, manifest: Manifest) -> str | None:
@@ -74,30 +61,22 @@ def _difference(record: Record, manifest: Manifest) -> str | None:
         before, found = record.provenance.get(f"{side}tokenizer_sha256"), None if info is None else info.sha256
         if before != found:
             return f"{side}tokenizer_sha256 is {found}, not {before}"
-    before, found = record.corpus["shards"], manifest.identity["shards"]
-    for split in dict.fromkeys([*before, *found]):
-        if before.get(split) != found.get(split):
-            return f"its split {split} has other hashes{_cause(record.corpus, manifest)}"
-    return None
-
-
-def _cause(before: Mapping[str, Any], manifest: Manifest) -> str:
-    """Why a corpus that was built with the recorded command may differ."""
-    now = manifest.identity
-    for what in ("sources", "recipes", "versions"):
-        if before.get(what) != now[what]:
-            return f"; its {what} differ: recorded {before.get(what)}, here {now[what]}"[:600]
-    return ""
+    before, now = record.corpus, manifest.identity
+    shards, new_shards = before["shards"], now["shards"]
+    split = next((name for name in {**shards, **new_shards} if shards.get(name) != new_shards.get(name)), None)
+    if split is None:
+        return None
+    for part in ("sources", "recipes", "versions"):  # why one built with the recorded command may differ
+        if before.get(part) != now[part]:
+            cause = f"; its {part} differ: recorded {before.get(part)}, here {now[part]}"[:600]
+            return f"its split {split} has other hashes{cause}"
+    return f"its split {split} has other hashes"
 
 
 def build_corpus(record: Record, out: Path, inputs: Path | None, say: Say) -> Corpus:
-    """Build the corpus of a training with the recorded command.
+    """Build the corpus of a training with the recorded command, from files in ``inputs`` or the working folder.
 
-    Args:
-        record: The training.
-        out: The folder; the log of the build lies beside it.
-        inputs: The folder with the files that it is built from; None for the working folder.
-        say: Called with a line about the build.
+    The log of the build lies beside ``out``.
 
     Raises:
         DataError: The command is not known, or fails, or builds another corpus.

@@ -36,13 +36,10 @@ _KEPT = (
     "tokenizer_sha256", "src_tokenizer_sha256", "hardware", "world_size", "parent", "config",
 )  # fmt: skip
 
-#: What the parts of a provenance are called in messages.
+#: What parts of a provenance are called in messages, if not by their keys.
 _NAMES = {
-    "dstransformer": "dstransformer",
     "git_revision": "revision",
     "world_size": "processes",
-    "device": "device",
-    "threads": "threads",
     "cpu_kernels": "CPU kernels",
     "gpu_kernels": "GPU kernels",
 }
@@ -83,11 +80,9 @@ class Record:
         found: Mapping[str, Any] = self.provenance["corpus_identity"]
         return found
 
-    def is_same_training(self, other: Record) -> bool:
-        """Whether another training has the same configuration, corpus and parent."""
-        return self._values() == other._values()
-
-    def _values(self) -> tuple[object, ...]:
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The configuration, the corpus and the parent: equal of trainings that are the same."""
         known, parent = self.provenance, self.provenance.get("parent")
         return (
             self.config.model_dump(exclude={"tracking"}),

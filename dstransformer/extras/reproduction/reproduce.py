@@ -144,9 +144,7 @@ class Report:
 def reproduce(request: Request, say: Say) -> Report | None:
     """Do a training, or only its evaluation, again.
 
-    Args:
-        request: What to do.
-        say: Called with lines about what differs and what happens.
+    ``say`` is called with lines about what differs and what happens.
 
     Returns:
         The comparison; None if the training was only prepared.
@@ -246,7 +244,7 @@ def _is_finished(run: Path, record: Record) -> bool:
         found = records.read(run)
     except DataError:
         return False
-    return found.figures.keys() >= record.figures.keys() and record.is_same_training(found)
+    return found.figures.keys() >= record.figures.keys() and record.identity == found.identity
 
 
 def _prepare(request: Request, record: Record, corpus: Corpus, parent: Path | None) -> list[str]:
@@ -333,7 +331,7 @@ def _compare_evaluation(
 def _compare_training(record: Record, run: Path, corpus: Corpus, world: World) -> Report:
     """Compare a training with its record."""
     found = records.read(run)
-    if not record.is_same_training(found):
+    if record.identity != found.identity:
         raise DataError(f"{run} was not trained as {record.name} was: its configuration, corpus or --init is another")
     changed = differences(record.provenance, found.provenance)
     bounds = {}

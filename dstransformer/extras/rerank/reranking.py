@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import Field, FiniteFloat, Strict, StrictInt, StrictStr, TypeAdapter, ValidationError
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
@@ -44,7 +44,7 @@ MAX_INTEGER = 1 << 53
 
 @dataclass(frozen=True)
 class Candidate:
-    """A hypothesis of an n-best list.
+    """A hypothesis of an n-best list, by the keys of its JSON object.
 
     Attributes:
         line: Number of the source sentence, from 1.
@@ -52,17 +52,20 @@ class Candidate:
         text: The hypothesis.
         log_probability: Log-probability of the hypothesis, given the source, in nats.
         tokens: Its length in tokens.
-        reverse: Log-probability of the source, given the hypothesis; None if unknown.
         fields: The whole JSON object.
+        reverse: Log-probability of the source, given the hypothesis; None if unknown.
     """
 
-    line: int
-    source: str
-    text: str
-    log_probability: float
-    tokens: int
-    reverse: float | None
+    line: Annotated[StrictInt, Field(ge=1, le=MAX_INTEGER)]
+    source: StrictStr
+    text: StrictStr
+    log_probability: Annotated[FiniteFloat, Strict()]
+    tokens: Annotated[StrictInt, Field(ge=0, le=MAX_INTEGER)]
     fields: dict[str, Any]
+    reverse: Annotated[Annotated[FiniteFloat, Strict()] | None, Field(alias=REVERSE)] = None
+
+
+_CANDIDATE = TypeAdapter(Candidate)
 
 
 def iter_nbest(path: str) -> Iterator[list[Candidate]]:
@@ -80,46 +83,25 @@ def iter_nbest(path: str) -> Iterator[list[Candidate]]:
 
 
 def _iter_candidates(path: str) -> Iterator[Candidate]:
+    writes = "`dst translate --n-best N --format jsonl` writes such lists"
     for number, line in enumerate(iter_lines(path), 1):
+        where = f"{path}, line {number}"
         try:
             fields = parse_json(line, nan=True)
             problem = "" if isinstance(fields, dict) else f"a {type(fields).__name__}"
         except JsonError as error:
             problem = str(error)
         if problem:
-            raise DataError(
-                f"{path}, line {number}: {shown(line)} is not a JSON object ({problem}); "
-                "`dst translate --n-best N --format jsonl` writes such lists"
-            )
-        yield _parse_candidate(fields, f"{path}, line {number}")
-
-
-class _Hypothesis(BaseModel):
-    """The keys of a hypothesis that are read."""
-
-    model_config = ConfigDict(strict=True)
-
-    line: Annotated[int, Field(ge=1, le=MAX_INTEGER)]
-    source: str
-    text: str
-    log_probability: FiniteFloat
-    tokens: Annotated[int, Field(ge=0, le=MAX_INTEGER)]
-    reverse_log_probability: FiniteFloat | None = None
-
-
-def _parse_candidate(fields: dict[str, Any], where: str) -> Candidate:
-    try:
-        found = _Hypothesis.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = first["loc"][0]
-        if first["type"] == "missing":
-            raise DataError(
-                f"{where} has no {name!r}: `dst translate --n-best N --format jsonl` writes such lists"
-            ) from None
-        raise DataError(f"{where}: {name} is {shown(first['input'])}: {first['msg']}") from None
-    reverse = found.reverse_log_probability
-    return Candidate(found.line, found.source, found.text, found.log_probability, found.tokens, reverse, fields)
+            raise DataError(f"{where}: {shown(line)} is not a JSON object ({problem}); {writes}")
+        try:
+            candidate = _CANDIDATE.validate_python({**fields, "fields": fields})
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = first["loc"][0]
+            if first["type"] == "missing":
+                raise DataError(f"{where} has no {name!r}: {writes}") from None
+            raise DataError(f"{where}: {name} is {shown(first['input'])}: {first['msg']}") from None
+        yield candidate
 
 
 Group = list[Candidate]
@@ -176,8 +158,7 @@ def with_reverse_scores(
         DataError: Without a scorer, a hypothesis has no reverse score; with one, a sentence is too long for a score, or
             the model computes NaN.
     """
-    is_checked = False
-    for chunk in _chunks(groups, BUFFER_LINES):
+    for number, chunk in enumerate(_chunks(groups, BUFFER_LINES)):
         flat = list(chain.from_iterable(chunk))
         if scorer is None:
             missing = next((candidate for candidate in flat if candidate.reverse is None), None)
@@ -192,11 +173,9 @@ def with_reverse_scores(
             [candidate.text for candidate in flat], [candidate.source for candidate in flat], progress
         )
         scored = iter([_with_reverse_score(candidate, score) for candidate, score in zip(flat, scores, strict=True)])
-        reranked = [[next(scored) for _ in group] for group in chunk]
-        if not is_checked:
-            _warn_of_direction(scorer, [group[0] for group in reranked[:_SAMPLE]])
-            is_checked = True
-        yield from reranked
+        if number == 0:
+            _warn_of_direction(scorer, [group[0] for group in chunk[:_SAMPLE]])
+        yield from ([next(scored) for _ in group] for group in chunk)
 
 
 def _warn_of_direction(scorer: Scorer, sample: Sequence[Candidate]) -> None:
@@ -204,19 +183,18 @@ def _warn_of_direction(scorer: Scorer, sample: Sequence[Candidate]) -> None:
     if scorer.tags is not None:  # the tag that it needs has named its direction
         return
     sources, texts = [candidate.source for candidate in sample], [candidate.text for candidate in sample]
-    backward, forward = (_mean(scorer.score(*sides)) for sides in ((texts, sources), (sources, texts)))
+    means = []
+    for sides in ((texts, sources), (sources, texts)):
+        scores = [score for score in scorer.score(*sides) if not math.isnan(score.log_probability)]
+        tokens = max(1, sum(score.tokens for score in scores))
+        means.append(sum(score.log_probability for score in scores) / tokens)
+    backward, forward = means
     if forward > backward:
         logger.warning(
             "the model of --reverse finds translations given their sentences more probable (%.2f nats a token) than "
             "sentences given their translations (%.2f): name a model of the other direction",
             forward, backward,
         )  # fmt: skip
-
-
-def _mean(scores: Sequence[PairScore]) -> float:
-    """The mean log-probability of a token, of the pairs that have a score."""
-    found = [one for one in scores if not math.isnan(one.log_probability)]
-    return sum(one.log_probability for one in found) / max(1, sum(one.tokens for one in found))
 
 
 def _with_reverse_score(candidate: Candidate, found: PairScore) -> Candidate:
@@ -290,11 +268,7 @@ class TuningResult(NamedTuple):
 def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize: str = "13a") -> TuningResult:
     """Find the weights of :data:`GRID` with the highest BLEU; among equals, the smallest weights.
 
-    Args:
-        groups: The hypotheses of each sentence, with reverse scores.
-        references: The reference of each source line.
-        path: The file of the references, for messages.
-        tokenize: The tokenizer of BLEU.
+    The hypotheses have reverse scores, every source line has a reference. ``path`` is their file, for messages.
 
     Raises:
         DataError: The list has more or fewer lines than the references.
@@ -303,38 +277,36 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str, tokenize
     if last > len(references) or any(map(str.strip, references[last:])):
         _refuse(path, len(references), last)
     metric = bleu_metric(tokenize, effective_order=True)
-    statistics = [_statistics(metric, group, references[group[0].line - 1]) for group in groups]
+    counted_lists = [
+        [_counts(metric, candidate.text, references[candidate.line - 1]) for candidate in group] for group in groups
+    ]
     listed = {group[0].line for group in groups}
     missing = [reference for line, reference in enumerate(references, 1) if line not in listed]
     fixed = sum((_counts(metric, "", reference)[0] for reference in missing), np.zeros(10, dtype=np.int64))
 
     def bleu(choice: Sequence[int]) -> float:
-        sums = sum((rows[chosen] for (rows, _), chosen in zip(statistics, choice, strict=True)), fixed).tolist()
+        chosen = (counts[index][0] for counts, index in zip(counted_lists, choice, strict=True))
+        sums = sum(chosen, fixed).tolist()
         return float(BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp").score)
 
     tables = [_terms(group) for group in groups]
     tried = {weights: bleu([int((table @ weights).argmax()) for table in tables]) for weights in GRID}
     best = max(tried, key=lambda weights: (tried[weights], -abs(weights.reverse) - abs(weights.length)))
     lines = list(best_lines(groups, best))
-    found = score([*lines, *[""] * (len(references) - len(lines))], references, tokenize)[0]
-    oracle = [int(np.argmax(scores)) for _, scores in statistics]
-    return TuningResult(best, found, bleu([0] * len(groups)), bleu(oracle))
+    best_bleu = score([*lines, *[""] * (len(references) - len(lines))], references, tokenize)[0]
+    oracle = [int(np.argmax([sentence_bleu for _, sentence_bleu in counts])) for counts in counted_lists]
+    return TuningResult(best, best_bleu, bleu([0] * len(groups)), bleu(oracle))
 
 
 def _terms(group: Sequence[Candidate]) -> npt.NDArray[np.float64]:
     """The terms of each hypothesis that :class:`Weights` weigh, ``(hypotheses, 3)``."""
-    return np.array([(found.log_probability, found.reverse, found.tokens) for found in group], dtype=np.float64)
-
-
-def _statistics(metric: BLEU, group: Group, reference: str) -> tuple[npt.NDArray[np.int64], list[float]]:
-    found = [_counts(metric, candidate.text, reference) for candidate in group]
-    return np.stack([counts for counts, _ in found]), [score for _, score in found]
+    return np.array([(each.log_probability, each.reverse, each.tokens) for each in group], dtype=np.float64)
 
 
 def _counts(metric: BLEU, text: str, reference: str) -> tuple[npt.NDArray[np.int64], float]:
     """The sufficient statistics of BLEU, ``(10,)``: matches and n-grams of four orders, both lengths; sentence BLEU."""
-    found = metric.sentence_score(text, [reference])
-    return np.array([*found.counts, *found.totals, found.sys_len, found.ref_len], dtype=np.int64), float(found.score)
+    bleu = metric.sentence_score(text, [reference])
+    return np.array([*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len], dtype=np.int64), float(bleu.score)
 
 
 #: The utilities, and what weights the hypotheses of a list.
@@ -379,10 +351,7 @@ def oracle_lines(groups: Iterable[list[Candidate]], references: Iterable[str], p
     Sequence-level interpolation (Kim and Rush, 2016, section 3.3) trains a student on them: they are what the teacher
     finds probable, and close to the reference. Their similarity is sentence BLEU, which is zero for most short texts.
 
-    Args:
-        groups: The hypotheses of each source line, in the order of the lines.
-        references: The reference of each source line.
-        path: The file of the references, for messages.
+    Every source line has a reference. ``path`` is their file, for messages.
 
     Yields:
         One text for each reference; empty where the list has none.
@@ -394,13 +363,12 @@ def oracle_lines(groups: Iterable[list[Candidate]], references: Iterable[str], p
     remaining = iter(references)
     line, reference, blank = 0, "", True
     for group in groups:
-        wanted = group[0].line
-        while line < wanted:
-            found = next(remaining, None)
-            if found is None:
-                _refuse(path, line, wanted)
-            line, reference = line + 1, found
-            if line < wanted:
+        while line < group[0].line:
+            following = next(remaining, None)
+            if following is None:
+                _refuse(path, line, group[0].line)
+            line, reference = line + 1, following
+            if line < group[0].line:
                 yield ""
         scores = [metric.sentence_score(candidate.text, [reference]).score for candidate in group]
         yield plain_spaces(group[scores.index(max(scores))].text)

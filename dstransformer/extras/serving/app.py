@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from dstransformer import __version__
@@ -52,12 +53,7 @@ MAX_ALTERNATIVES = 10
 
 
 def build_app(service: Service, hosts: Collection[str] = ()) -> Guard:
-    """The application.
-
-    Args:
-        service: The model.
-        hosts: See :class:`Guard`.
-    """
+    """The application; for ``hosts`` see :class:`Guard`."""
     app = FastAPI(title="dst serve", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     _add_model(app, service)
     add_reports(app, service)
@@ -116,9 +112,11 @@ def _page(page: Page) -> Response:
     return Response(page.html, media_type="text/html", headers={"content-security-policy": page.policy})
 
 
-def _answer(content: dict[str, Any] | None) -> Response:
-    """The response; ``None`` means that the client has disconnected."""
-    return Response(status_code=CLIENT_CLOSED_REQUEST) if content is None else JSONResponse(content)
+def _answer(answer: BaseModel | None) -> Response:
+    """The response, without keys that have no value; ``None`` means that the client has disconnected."""
+    if answer is None:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    return JSONResponse(answer.model_dump(exclude_none=True))
 
 
 async def wait_for_disconnect(request: Request) -> None:

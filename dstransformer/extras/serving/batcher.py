@@ -47,10 +47,6 @@ class BatchReport(NamedTuple):
     seconds: float
 
 
-#: Translates a batch.
-Search = Callable[[Batch], list[Candidates]]
-
-
 @dataclass(eq=False)
 class Job:
     """The work of one request: sentences to translate, or a call that needs the model.
@@ -100,7 +96,7 @@ class Batcher:
 
     def __init__(
         self,
-        search: Search,
+        search: Callable[[Batch], list[Candidates]],
         *,
         batch_tokens: int,
         queue: int,

@@ -74,7 +74,7 @@ def run(options: Serve) -> CommandResult:
         UserError: A package is missing, an option is out of bounds or for another engine, or the port cannot be used.
         DstError: The model cannot be loaded, or its process has ended.
     """
-    from dstransformer.extras.serving.limits import check_limits
+    from dstransformer.extras.serving.model import check_limits
     from dstransformer.extras.serving.model_process import ModelProcess
     from dstransformer.model import open_bundle
 
@@ -110,13 +110,7 @@ def run(options: Serve) -> CommandResult:
 
 
 def _load(options: Serve) -> Model:
-    """Load the model, in its process.
-
-    Raises:
-        DataError: The bundle is a parser, or damaged.
-        ConfigError: An option is out of bounds, or the device does not exist.
-        DstError: There is not enough memory.
-    """
+    """Load the model, in its process."""
     from dstransformer import decoding
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.exchange.ct2_engine import open_exported

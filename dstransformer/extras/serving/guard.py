@@ -20,8 +20,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dstransformer.errors import shown
-from dstransformer.extras.serving.limits import Limits
 from dstransformer.extras.serving.metrics import ServerMetrics
+from dstransformer.extras.serving.model import Limits
 
 #: Headers of every answer. The page adds its own Content-Security-Policy.
 HEADERS = {
@@ -116,11 +116,7 @@ class Guard:
             self._metrics.count_request(path, status, time.monotonic() - began)
 
     def _check(self, method: str, headers: Headers) -> None:
-        """Check where a request comes from.
-
-        Raises:
-            RefusedError: The request is not allowed.
-        """
+        """Refuse a request by where it comes from; see the module."""
         host = headers.get("host", "").lower()
         if host and not is_allowed_host(host, self._hosts):
             raise RefusedError(

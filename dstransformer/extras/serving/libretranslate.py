@@ -59,16 +59,20 @@ class Languages:
     Args:
         pairs: The codes of source and target of each direction.
 
+    Attributes:
+        model_codes: The model's code of each language.
+        targets: The languages that each is translated into.
+
     Raises:
         DataError: Two of the model's codes are one language.
     """
 
     def __init__(self, pairs: Collection[tuple[str, str]]) -> None:
-        self._own: dict[str, str] = {}
+        self.model_codes: dict[str, str] = {}
         self.targets: dict[str, list[str]] = {}
         for src, tgt in pairs:
             first, second = (language(code).tag or code for code in (src, tgt))
-            if self._own.setdefault(first, src) != src or self._own.setdefault(second, tgt) != tgt:
+            if self.model_codes.setdefault(first, src) != src or self.model_codes.setdefault(second, tgt) != tgt:
                 raise DataError(f"the model's languages {src} and {tgt} have codes of others too: leave out --api")
             for code in (first, second):
                 self.targets.setdefault(code, [])
@@ -81,14 +85,10 @@ class Languages:
         Raises:
             RefusedError: It is none of them.
         """
-        found = matching_codes(wanted, list(self.targets))
-        if len(found) != 1:
+        codes = matching_codes(wanted, list(self.targets))
+        if len(codes) != 1:
             raise RefusedError(400, f"{shown(wanted)} is not supported: this server has {list_codes([*self.targets])}")
-        return found[0]
-
-    def own(self, code: str) -> str:
-        """The model's code of a language."""
-        return self._own[code]
+        return codes[0]
 
     def check(self, source: str, target: str) -> None:
         """Check that the model translates between two languages, or that they are one.
@@ -107,11 +107,7 @@ class Languages:
 
 
 def build_libretranslate(service: Service, hosts: Collection[str] = ()) -> Guard:
-    """The application.
-
-    Args:
-        service: The model.
-        hosts: See :class:`Guard`.
+    """The application; for ``hosts`` see :class:`Guard`.
 
     Raises:
         DataError: The model does not say its languages.
@@ -151,20 +147,23 @@ def _add_translations(app: FastAPI, service: Service, languages: Languages) -> N
         for source, _ in sources:
             languages.check(source, target)
         there = {index: text for index, text in enumerate(texts) if sources[index][0] != target}
-        to = languages.own(target) if service.health().directions else None
-        own = languages.own(sources[0][0]) if texts else None
-        plan = await asyncio.to_thread(_plan, list(there.values()), own, asked, to, service.beam_size)
+        to = languages.model_codes[target] if service.health().directions else None
+        src_lang = languages.model_codes[sources[0][0]] if texts else None
+        plan = await asyncio.to_thread(_plan, list(there.values()), src_lang, asked, to, service.beam_size)
         answer = await service.translate(plan, partial(wait_for_disconnect, request))
         if answer is None:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        found: list[dict[str, Any]] = [{"text": text} for text in texts]
-        for index, one in zip(there, answer["translations"], strict=True):
-            found[index] = one if plan.split else one | {"text": _with_margins(texts[index], one["text"])}
-        columns: dict[str, list[Any]] = {"translatedText": [one["text"] for one in found]}
+        translated = list(texts)
+        alternatives: list[list[str]] = [[] for _ in texts]
+        for index, translation in zip(there, answer.translations, strict=True):
+            text = translation.text
+            translated[index] = text if plan.split else _with_margins(texts[index], text)
+            alternatives[index] = [hypothesis.text for hypothesis in (translation.n_best or ())[1:]]
+        columns: dict[str, list[Any]] = {"translatedText": translated}
         if asked.source == "auto":
             columns["detectedLanguage"] = [{"confidence": score, "language": code} for code, score in sources]
         if asked.alternatives:
-            columns["alternatives"] = [[other["text"] for other in one.get("n_best", ())[1:]] for one in found]
+            columns["alternatives"] = alternatives
         return JSONResponse({name: each[0] if isinstance(asked.q, str) else each for name, each in columns.items()})
 
     @app.post("/detect")

@@ -6,7 +6,6 @@ import logging
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -17,6 +16,7 @@ from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.errors import DataError
 from dstransformer.exchange.ct2_engine import Export
 from dstransformer.extras.serving.model import Batch, Candidate, Candidates, ModelInfo, Query
+from dstransformer.extras.serving.schema import AttentionAnswer
 from dstransformer.model import Bundle, attention_weights
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class LoadedModel:
             )  # fmt: skip
         return found
 
-    def attention(self, source: str, target: str) -> dict[str, Any]:
+    def attention(self, source: str, target: str) -> AttentionAnswer:
         """See :meth:`dstransformer.extras.serving.model.Model.attention`."""
         return word_attention(self._translator, source, target)
 
@@ -92,15 +92,12 @@ def _candidates(outputs: Sequence[Output]) -> Candidates:
 _SPACE = "▁"
 
 
-def word_attention(translator: Translator, source: str, target: str) -> dict[str, Any]:
+def word_attention(translator: Translator, source: str, target: str) -> AttentionAnswer:
     """How much each word of a translation attends to each word of its sentence.
 
     The weights are those of the encoder-decoder attention, averaged over layers and heads. A word receives what its
     pieces receive together, and attends as its pieces do on average. What is missing from 1 goes to the end of the
     sentence.
-
-    Returns:
-        ``source`` and ``target``, the words, and ``weights``, a row for each target word.
 
     Raises:
         DataError: A weight is NaN.
@@ -115,11 +112,11 @@ def word_attention(translator: Translator, source: str, target: str) -> dict[str
     src_starts, tgt_starts = _word_starts(tokenizer.src, src), _word_starts(tokenizer, tgt)
     by_source, by_target = _members(src_starts, len(src)), _members(tgt_starts, len(tgt))
     words = by_target @ cross[: len(tgt), : len(src)] @ by_source.T / by_target.sum(dim=1, keepdim=True)
-    return {
-        "source": _words(tokenizer.src, src, src_starts),
-        "target": _words(tokenizer, tgt, tgt_starts),
-        "weights": [[round(weight, 4) for weight in row] for row in words.tolist()],
-    }
+    return AttentionAnswer(
+        source=_words(tokenizer.src, src, src_starts),
+        target=_words(tokenizer, tgt, tgt_starts),
+        weights=[[round(weight, 4) for weight in row] for row in words.tolist()],
+    )
 
 
 def _word_starts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:

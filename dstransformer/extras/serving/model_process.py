@@ -22,6 +22,7 @@ from dstransformer.io.command import prepare_streams
 
 if TYPE_CHECKING:  # importing them takes time, in which the process can already start
     from dstransformer.extras.serving.model import Batch, Candidates, Model, ModelInfo
+    from dstransformer.extras.serving.schema import AttentionAnswer
 
 #: Signals that reach both processes, as from Ctrl-C. Only the server handles them.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -83,13 +84,13 @@ class ModelProcess:
 
     def search(self, batch: Batch) -> list[Candidates]:
         """See :meth:`dstransformer.extras.serving.model.Model.search`."""
-        found: list[Candidates] = self._call("search", batch)
-        return found
+        lists: list[Candidates] = self._call("search", batch)
+        return lists
 
-    def attention(self, source: str, target: str) -> dict[str, Any]:
+    def attention(self, source: str, target: str) -> AttentionAnswer:
         """See :meth:`dstransformer.extras.serving.model.Model.attention`."""
-        weights: dict[str, Any] = self._call("attention", source, target)
-        return weights
+        answer: AttentionAnswer = self._call("attention", source, target)
+        return answer
 
     def close(self) -> None:
         """Kill the process."""

@@ -13,6 +13,13 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+#: The direction in which a model of several translates.
+To = Annotated[
+    str | None,
+    Field(description="target language, or its tag, of a model of several; without it a text begins with its tag"),
+]
+
+
 class TranslateRequest(StrictModel):
     """One sentence or several. A text is one sentence, unless it is split: line breaks in it count as spaces."""
 
@@ -29,10 +36,7 @@ class TranslateRequest(StrictModel):
         str | list[str] | None,
         Field(description="how the translation must begin: one text for all sentences, or a list with one for each"),
     ] = None
-    to: Annotated[
-        str | None,
-        Field(description="target language, or its tag, of a model of several; without it a text begins with its tag"),
-    ] = None
+    to: To = None
     alignments: Annotated[bool, Field(description="whether to return the word alignment of each translation")] = False
     markup: Annotated[
         bool, Field(description="whether text has inline HTML or XML tags, which the translations are to have too")
@@ -59,11 +63,11 @@ class Translation(BaseModel):
     """The translation of a sentence; an empty sentence has an empty one."""
 
     text: Annotated[str, Field(description="the best translation, on one line unless it was split")]
+    score: Annotated[float | None, Field(description="the score of the best; only if n_best was given")] = None
     alignment: Annotated[
         Alignment | None,
         Field(description="numbers of linked words, source and target, from 0, without tags; only if asked for"),
     ] = None
-    score: Annotated[float | None, Field(description="the score of the best; only if n_best was given")] = None
     n_best: Annotated[
         list[Hypothesis] | None, Field(description="the best hypotheses, best first; only if n_best was given")
     ] = None
@@ -82,10 +86,7 @@ class AttentionRequest(StrictModel):
 
     source: Annotated[str, Field(description="the sentence")]
     target: Annotated[str, Field(description="its translation")]
-    to: Annotated[
-        str | None,
-        Field(description="target language, or its tag, of a model of several; without it a text begins with its tag"),
-    ] = None
+    to: To = None
 
 
 class AttentionAnswer(BaseModel):

@@ -16,7 +16,7 @@ import uvicorn
 from dstransformer.errors import DstError, StorageError, UserError, counted, shown
 from dstransformer.extras.serving.app import build_app
 from dstransformer.extras.serving.libretranslate import build_libretranslate
-from dstransformer.extras.serving.limits import Limits, fit_to_model
+from dstransformer.extras.serving.model import Limits, fit_to_model
 from dstransformer.extras.serving.model_process import ModelProcess
 from dstransformer.extras.serving.service import Service
 from dstransformer.io.progress import note
@@ -44,16 +44,9 @@ def serve(
     access_log: bool = False,
     api: str = "dstransformer",
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish accepted requests.
+    """Serve until SIGTERM or SIGINT, then finish accepted requests. The model may still be loading.
 
-    Args:
-        model: The model, which may still be loading.
-        limits: The limits.
-        host: Address or name to listen on.
-        port: The port; 0 for any that is free.
-        hosts: Names by which the server may be called, besides ``host``.
-        access_log: Log every request.
-        api: The interface: ``dstransformer`` or ``libretranslate``.
+    Port 0 is any that is free; by ``hosts`` the server may be called, besides ``host``; ``api`` is one of :data:`APIS`.
 
     Raises:
         UserError: The host or the port cannot be used, or the interface needs a package that is not installed.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from dstransformer import __version__
 from dstransformer.data.directions import build_tags
@@ -16,11 +16,18 @@ from dstransformer.extras.markup.markup import MarkedText, parse_markup
 from dstransformer.extras.markup.tag_placement import Translated, place_in_sentences, place_tags, with_breaks
 from dstransformer.extras.serving.batcher import Batcher, Job, QueueFullError, StoppingError
 from dstransformer.extras.serving.guard import RefusedError
-from dstransformer.extras.serving.limits import ATTENTION_TOKENS, Limits
 from dstransformer.extras.serving.metrics import ServerMetrics
-from dstransformer.extras.serving.model import Candidate, Candidates, Model, Query
+from dstransformer.extras.serving.model import ATTENTION_TOKENS, Candidate, Candidates, Limits, Model, Query
 from dstransformer.extras.serving.model_process import ModelEndedError
-from dstransformer.extras.serving.schema import AttentionRequest, Health, TranslateRequest
+from dstransformer.extras.serving.schema import (
+    AttentionAnswer,
+    AttentionRequest,
+    Health,
+    Hypothesis,
+    TranslateAnswer,
+    TranslateRequest,
+    Translation,
+)
 
 #: Texts with more characters are worked on in another thread, so that other requests need not wait.
 _LONG_TEXT = 10_000
@@ -100,27 +107,33 @@ class Service:
         failure = self.failure
         return self.batcher.abandon(StoppingError() if failure is None else ModelEndedError(failure))
 
-    async def translate(self, request: TranslateRequest, disconnect: WaitForDisconnect) -> dict[str, Any] | None:
-        """The answer to a request, as :class:`TranslateAnswer`; None if the client has disconnected.
+    async def translate(self, request: TranslateRequest, disconnect: WaitForDisconnect) -> TranslateAnswer | None:
+        """The answer to a request; None if the client has disconnected.
 
         Raises:
             RefusedError: The request cannot be answered.
         """
-        given = [request.text] if isinstance(request.text, str) else request.text
+        lines = [request.text] if isinstance(request.text, str) else request.text
         if request.alignments or request.markup:
             self._check_aligns()
         if request.split:
-            return await self._translate_texts(given, request, disconnect)
-        prefixes = self._prefixes(request, len(given))
-        self._check_size(given, request)
-        size = sum(map(len, given))
-        sources = await _off_the_loop(read_sources, given, request.markup, size=size)
+            return await self._translate_texts(lines, request, disconnect)
+        prefixes = request.prefix if isinstance(request.prefix, list) else [request.prefix or ""] * len(lines)
+        if len(prefixes) != len(lines):
+            raise RefusedError(422, f"prefix has {len(prefixes)} texts for {len(lines)} sentences: give one for each")
+        self._check_size(lines, request)
+        size = sum(map(len, lines))
+        sources = await _off_the_loop(read_sources, lines, request.markup, size=size)
         texts = self._with_tags([source.text for source in sources], request.to)
         aligned = request.alignments or request.markup
-        found = await self._search(texts, prefixes, disconnect, n_best=request.n_best or 1, alignments=aligned)
-        if found is None:
+        lists = await self._search(texts, prefixes, disconnect, n_best=request.n_best or 1, alignments=aligned)
+        if lists is None:
             return None
-        return {"translations": await _off_the_loop(_describe_all, request, sources, texts, found, size=size)}
+
+        def describe() -> list[Translation]:
+            return [_describe(request, *each) for each in zip(sources, texts, lists, strict=True)]
+
+        return TranslateAnswer(translations=await _off_the_loop(describe, size=size))
 
     async def _search(
         self,
@@ -134,9 +147,9 @@ class Service:
         """The translations of each text, none of one without words; None if the client has disconnected."""
         queries = await self._tokenize(texts, prefixes)
         indices = [index for index, query in enumerate(queries) if query.tokens]
-        found: list[list[Candidate]] = [[] for _ in texts]
+        lists: list[list[Candidate]] = [[] for _ in texts]
         if not indices:
-            return found
+            return lists
         chosen = [queries[index] for index in indices]
         results: list[Candidates] | None = await self._wait(
             lambda: self.batcher.submit(chosen, n_best, alignments=alignments), disconnect
@@ -146,38 +159,41 @@ class Service:
         for index, candidates in zip(indices, results, strict=True):
             if candidates is None:
                 raise RefusedError(500, f"the model computes NaN for sentence {index + 1}: {shown(texts[index])}")
-            found[index] = candidates
-        return found
+            lists[index] = candidates
+        return lists
 
     async def _translate_texts(
-        self, given: Sequence[str], request: TranslateRequest, disconnect: WaitForDisconnect
-    ) -> dict[str, Any] | None:
+        self, lines: Sequence[str], request: TranslateRequest, disconnect: WaitForDisconnect
+    ) -> TranslateAnswer | None:
         """As :meth:`translate`, of texts that are split."""
         if request.n_best is not None or request.prefix is not None or request.alignments:
             raise RefusedError(422, "split goes without n_best, prefix and alignments")
-        self._check_size(given, request)
-        _check_characters(given, len(given))
-        size = sum(map(len, given))
-        sources = await _off_the_loop(read_sources, given, request.markup, size=size)
+        self._check_size(lines, request)
+        _check_characters(lines, len(lines))
+        size = sum(map(len, lines))
+        sources = await _off_the_loop(read_sources, lines, request.markup, size=size)
         begins, texts = self._split_tags([with_breaks(one) for one in sources], request.to)
         try:
             sentences, owners = await _off_the_loop(split_sentences, texts, self._model.info.src_lang, size=size)
         except UserError as error:
             raise RefusedError(503, str(error)) from None
-        tagged = [begins[owner] + sentence for owner, sentence in zip(owners, sentences, strict=True)]
-        found: list[list[Candidate]] = []
-        for first in range(0, len(tagged), self.limits.sentences):
-            some = tagged[first : first + self.limits.sentences]
-            results = await self._search(some, [""] * len(some), disconnect, alignments=request.markup)
-            if results is None:
+        parts: list[list[Translated]] = [[] for _ in texts]
+        for first in range(0, len(sentences), self.limits.sentences):
+            chunk = slice(first, first + self.limits.sentences)
+            tagged = [begins[owner] + sentence for owner, sentence in zip(owners[chunk], sentences[chunk], strict=True)]
+            lists = await self._search(tagged, [""] * len(tagged), disconnect, alignments=request.markup)
+            if lists is None:
                 return None
-            found += results
-        parts = _Parts(texts, begins, sentences, owners)
-        joined = await _off_the_loop(_join_parts, sources, parts, found, request.markup, size=size)
-        return {"translations": [{"text": text} for text in joined]}
+            for owner, sentence, candidates in zip(owners[chunk], sentences[chunk], lists, strict=True):
+                added = len(begins[owner].split())
+                text, alignment = (candidates[0].text, candidates[0].alignment) if candidates else ("", None)
+                links = [(src - added, tgt) for src, tgt in alignment or () if src >= added]
+                parts[owner].append(Translated(sentence, text, links))
+        joined = await _off_the_loop(_join, sources, texts, parts, request.markup, size=size)
+        return TranslateAnswer(translations=[Translation(text=text) for text in joined])
 
-    async def attention(self, request: AttentionRequest, disconnect: WaitForDisconnect) -> dict[str, Any] | None:
-        """The answer to a request, as :class:`AttentionAnswer`; None if the client has disconnected.
+    async def attention(self, request: AttentionRequest, disconnect: WaitForDisconnect) -> AttentionAnswer | None:
+        """The answer to a request; None if the client has disconnected.
 
         Raises:
             RefusedError: The request cannot be answered.
@@ -188,7 +204,7 @@ class Service:
         for query, name in zip(pair, ("source", "target"), strict=True):
             if not 1 <= query.tokens <= ATTENTION_TOKENS:
                 raise RefusedError(422, f"{name} has {query.tokens:,} tokens: give 1 to {ATTENTION_TOKENS}")
-        answer: dict[str, Any] | None = await self._wait(
+        answer: AttentionAnswer | None = await self._wait(
             lambda: self.batcher.submit_call(lambda: self._model.attention(source, request.target)), disconnect
         )
         return answer
@@ -214,15 +230,6 @@ class Service:
         except UserError as error:
             raise RefusedError(422, str(error)) from None
 
-    def _prefixes(self, request: TranslateRequest, count: int) -> list[str]:
-        if isinstance(request.prefix, list):
-            if len(request.prefix) != count:
-                raise RefusedError(
-                    422, f"prefix has {len(request.prefix)} texts for {count} sentences: give one for each"
-                )
-            return request.prefix
-        return [request.prefix or ""] * count
-
     def _check_size(self, texts: Sequence[str], request: TranslateRequest) -> None:
         if len(texts) > self.limits.sentences:
             raise RefusedError(
@@ -239,9 +246,13 @@ class Service:
         Raises:
             RefusedError: A sentence or a prefix is too long, or not text.
         """
-        both = [*texts, *filter(None, prefixes)]
-        _check_characters(both, len(texts))
-        ids = await _off_the_loop(self._encode, both, len(texts), size=sum(map(len, both)))
+        tgt_texts = list(filter(None, prefixes))
+        _check_characters([*texts, *tgt_texts], len(texts))
+
+        def encode() -> list[list[int]]:
+            return self._tokenizer.src.encode(texts, threads=1) + self._tokenizer.encode(tgt_texts, threads=1)
+
+        ids = await _off_the_loop(encode, size=sum(map(len, [*texts, *tgt_texts])))
         max_tokens = self.limits.sentence_tokens
         for index, row in enumerate(ids):
             if len(row) > max_tokens:
@@ -250,11 +261,6 @@ class Service:
                     422, f"{name} has {len(row):,} tokens; this server takes at most {max_tokens:,}: split it"
                 )
         return [Query(text, len(row), prefix) for text, row, prefix in zip(texts, ids, prefixes, strict=False)]
-
-    def _encode(self, both: Sequence[str], texts: int) -> list[list[int]]:
-        """The ids of the first ``texts``, which are sources, and of the rest, which are prefixes of targets."""
-        src = self._tokenizer.src.encode(both[:texts], threads=1)
-        return src + self._tokenizer.encode(both[texts:], threads=1)
 
     async def _wait(self, submit: Callable[[], Job], disconnect: WaitForDisconnect) -> Any:
         """Queue work and wait for its result; None if the client disconnects first.
@@ -320,30 +326,15 @@ def read_sources(texts: Sequence[str], markup: bool) -> list[MarkedText]:
         raise RefusedError(422, shown(error, quote=False, limit=400)) from None
 
 
-class _Parts(NamedTuple):
-    """Texts that are divided: without their tags, and the tags; their sentences, and the index of the text of each."""
-
-    texts: Sequence[str]
-    begins: Sequence[str]
-    sentences: Sequence[str]
-    owners: Sequence[int]
-
-
-def _join_parts(
-    sources: Sequence[MarkedText], parts: _Parts, found: Sequence[Sequence[Candidate]], markup: bool
+def _join(
+    sources: Sequence[MarkedText], texts: Sequence[str], parts: Sequence[Sequence[Translated]], markup: bool
 ) -> list[str]:
     """The translations of texts, from those of their sentences."""
-    divided: list[list[Translated]] = [[] for _ in sources]
-    for owner, sentence, candidates in zip(parts.owners, parts.sentences, found, strict=True):
-        added = len(parts.begins[owner].split())
-        text, alignment = (candidates[0].text, candidates[0].alignment) if candidates else ("", None)
-        links = [(src - added, tgt) for src, tgt in alignment or () if src >= added]
-        divided[owner].append(Translated(sentence, text, links))
     if markup:
-        return [place_in_sentences(*each) for each in zip(sources, parts.texts, divided, strict=True)]
+        return [place_in_sentences(*each) for each in zip(sources, texts, parts, strict=True)]
     return [
-        "".join(with_spaces(text, [one.sentence for one in found], [one.translation for one in found]))
-        for text, found in zip(parts.texts, divided, strict=True)
+        "".join(with_spaces(text, [part.sentence for part in of_text], [part.translation for part in of_text]))
+        for text, of_text in zip(texts, parts, strict=True)
     ]
 
 
@@ -360,46 +351,26 @@ def _label(index: int, sentences: int) -> str:
     return f"sentence {index + 1}" if index < sentences else "a prefix"
 
 
-def _describe_all(
-    request: TranslateRequest, sources: Sequence[MarkedText], texts: Sequence[str], found: Sequence[Sequence[Candidate]]
-) -> list[dict[str, Any]]:
-    """The answers for the sentences, of which ``texts`` begin with the tags of their directions."""
-    described = []
-    for source, text, candidates in zip(sources, texts, found, strict=True):
-        added = len(text.split()) - len(source.text.split())
-        finished = [_finish(each, source, added, request) for each in candidates]
-        described.append(_describe(finished, request.n_best) if finished else _describe_empty(source, request))
-    return described
+def _describe(request: TranslateRequest, source: MarkedText, text: str, candidates: Sequence[Candidate]) -> Translation:
+    """The translation of a sentence as it was asked for: with tags, alignment and hypotheses.
 
-
-def _finish(candidate: Candidate, source: MarkedText, added: int, request: TranslateRequest) -> Candidate:
-    """A translation as it was asked for: with tags, and with its alignment.
-
-    Args:
-        candidate: What the model has found.
-        source: The sentence.
-        added: Words that the server put before the sentence: its tag.
-        request: The request.
+    ``text`` is the sentence after the tag of its direction, whose words links do not count. A sentence without words,
+    which may have tags, has no candidates.
     """
-    links = [(src - added, tgt) for src, tgt in candidate.alignment or ()]
-    text = place_tags(source, candidate.text, links) if request.markup else candidate.text
-    return candidate._replace(text=text, alignment=links if request.alignments else None)
-
-
-def _describe(candidates: Sequence[Candidate], n_best: int | None) -> dict[str, Any]:
-    """The answer for one sentence."""
-    described = []
-    for each in candidates:
-        links = {} if each.alignment is None else {"alignment": each.alignment}
-        described.append({"text": each.text, "score": each.score, "log_probability": each.log_probability, **links})
-    best = described[0]
-    if n_best is None:
-        return {name: value for name, value in best.items() if name in ("text", "alignment")}
-    return {name: value for name, value in best.items() if name != "log_probability"} | {"n_best": described}
-
-
-def _describe_empty(source: MarkedText, request: TranslateRequest) -> dict[str, Any]:
-    """The answer for a sentence without words, which may have tags."""
-    text = place_tags(source, "", ()) if request.markup else ""
-    links: dict[str, Any] = {"alignment": []} if request.alignments else {}
-    return {"text": text, **links} | ({} if request.n_best is None else {"n_best": []})
+    added = len(text.split()) - len(source.text.split())
+    hypotheses = []
+    for candidate in candidates or [Candidate("", 0.0, 0.0, 0)]:
+        links = [(src - added, tgt) for src, tgt in candidate.alignment or ()]
+        hypotheses.append(
+            Hypothesis(
+                text=place_tags(source, candidate.text, links) if request.markup else candidate.text,
+                score=candidate.score,
+                log_probability=candidate.log_probability,
+                alignment=links if request.alignments else None,
+            )
+        )
+    best = hypotheses[0]
+    if request.n_best is None:
+        return Translation(text=best.text, alignment=best.alignment)
+    score = best.score if candidates else None
+    return Translation(text=best.text, score=score, alignment=best.alignment, n_best=hypotheses[: len(candidates)])

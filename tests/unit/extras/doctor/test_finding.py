@@ -41,7 +41,8 @@ def test_a_gpu_that_pytorch_cannot_use_is_found(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "nvidiactl").touch()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(hardware, "NVIDIA_DEVICE", tmp_path / "nvidiactl")
-    (finding,) = check_devices()
+    finding = check_devices()
+    assert isinstance(finding, Finding)
     assert finding.level == "FAULT"
     reason = "Found no NVIDIA driver on your system" if torch.version.cuda else "Torch not compiled with CUDA enabled"
     assert f"cannot use ({reason}), so the CPU trains" in finding.text

@@ -57,7 +57,7 @@ def test_each_end_has_its_cause_and_advice(run: RunFolder, text: str, advice: st
     cause = find_cause(run)
     assert text in cause.text
     assert advice in cause.advice if advice else not cause.advice
-    assert cause.is_fault == is_fault
+    assert (cause.level == "FAULT") == is_fault
 
 
 def test_a_process_that_the_kernel_killed_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

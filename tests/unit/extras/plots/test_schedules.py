@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dstransformer.extras.figures import label_of
-from dstransformer.extras.plots.schedules import draw_schedules, load_schedules
+from dstransformer.extras.plots.curves import draw_schedules, load_schedules
 
 OWN = "extends: base\nmodel: {d_model: 256}\nschedule: {warmup_steps: 100, scale: 2.0}\n"
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dstransformer.errors import ConfigError
-from dstransformer.extras.serving.limits import Limits, check_limits, fit_to_model
 from dstransformer.extras.serving.loaded_model import LoadedModel
+from dstransformer.extras.serving.model import Limits, check_limits, fit_to_model
 
 
 def test_what_is_not_given_has_its_default() -> None:

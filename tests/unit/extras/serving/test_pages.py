@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI
 
 from dstransformer.extras.serving.app import PROBLEMS, Page, build_app, render_docs, render_start
-from dstransformer.extras.serving.limits import Limits, fit_to_model
 from dstransformer.extras.serving.loaded_model import LoadedModel
+from dstransformer.extras.serving.model import Limits, fit_to_model
 from dstransformer.extras.serving.service import Service
 
 
