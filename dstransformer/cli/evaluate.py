@@ -42,8 +42,15 @@ def run(options: Evaluate) -> CommandResult:
 
 
 def _evaluate(options: Evaluate) -> CommandResult:
+    from dstransformer.io.products import export_tool
     from dstransformer.model import open_bundle
 
+    for path in options.bundle:
+        if export_tool(path) == "ct2":
+            raise UserError(
+                f"{path} is an export for CTranslate2, not a bundle: translate with `dst translate {path} FILE "
+                "--engine ct2 --output OUT`, and score OUT with --systems"
+            )
     bundles = [open_bundle(path) for path in options.bundle]
     for bundle in bundles:  # refuse a parser before one of them translates for minutes
         bundle.check_translates("score it with --task parsing --gold TREES")
