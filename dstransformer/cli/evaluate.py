@@ -58,7 +58,7 @@ def _evaluate(options: Evaluate) -> CommandResult:
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.io.progress import reporting
 
-    _learned(options)
+    models = _find_learned(options)
     if options.significance is not None:
         options.seed = DEFAULT_SEED if options.seed is None else options.seed
         check_samples(options.significance, options.resamples, options.seed)
@@ -75,7 +75,7 @@ def _evaluate(options: Evaluate) -> CommandResult:
         _warn_of_languages(options, bundles, test_sets)
         opened = zip(options.bundle, bundles, strict=True)
         runs = {str(path): _find_run(bundle) for path, bundle in opened} if options.track else {}
-        learned = _open_learned(options, held)
+        learned = _open_learned(options, models, held)
         results: list[SystemResult] = []
         tokenize = _tokenizer(options, bundles, test_sets, language)
         for path, bundle in zip(options.bundle, bundles, strict=True):
@@ -110,7 +110,9 @@ def _evaluate(options: Evaluate) -> CommandResult:
     return _report(options, results, comparisons)
 
 
-def _open_learned(options: Evaluate, held: contextlib.ExitStack) -> list[LearnedMetric]:
+def _open_learned(
+    options: Evaluate, models: Sequence[tuple[str, str]], held: contextlib.ExitStack
+) -> list[LearnedMetric]:
     """The learned metrics, each in a process that ends with ``held``.
 
     Raises:
@@ -119,7 +121,7 @@ def _open_learned(options: Evaluate, held: contextlib.ExitStack) -> list[Learned
     from dstransformer.evaluation.learned import LearnedMetric
 
     opened: list[LearnedMetric] = []
-    for option, path in _learned(options):
+    for option, path in models:
         metric = held.enter_context(LearnedMetric(option, path, options.metric_python, on_cpu=options.device == "cpu"))
         if metric.name in [other.name for other in opened]:
             raise UserError(f"--{option} {path}: another model gives {metric.name} already; evaluate them apart")
@@ -127,7 +129,7 @@ def _open_learned(options: Evaluate, held: contextlib.ExitStack) -> list[Learned
     return opened
 
 
-def _learned(options: Evaluate) -> list[tuple[str, str]]:
+def _find_learned(options: Evaluate) -> list[tuple[str, str]]:
     """The options of learned metrics that are given, each with its path.
 
     Raises:
@@ -310,7 +312,7 @@ def _follow(options: Evaluate) -> CommandResult:
         send_evaluations,
     )
 
-    _learned(options)
+    models = _find_learned(options)
     run = options.follow
     assert run is not None
     options.device = options.device or "cpu"  # the training uses the GPU
@@ -336,7 +338,7 @@ def _follow(options: Evaluate) -> CommandResult:
     with contextlib.suppress(OSError):
         os.nice(19)  # the training uses the processor too
     with contextlib.ExitStack() as held:
-        learned = _open_learned(options, held)
+        learned = _open_learned(options, models, held)
         for name, (bundle, translator) in follow(run, finished, partial(_load_followed, options), **how):
             for result in _evaluate_new(name, bundle, translator, test_sets, tokenizers, learned, results):
                 print_text(json.dumps(result.to_json()) if options.json else format_line(result))

@@ -23,7 +23,7 @@ class Scoring(Device):
     max_tokens: int | None = option("pairs with a longer side get no result; 0: all do (the bundle's)", "N")
     batch_tokens: int | None = option("tokens per batch on the longer side (the bundle's)", "N")
 
-    def settings(self) -> dict[str, Any]:
+    def load_settings(self) -> dict[str, Any]:
         """With what a scorer, or an aligner, is loaded."""
         return {name: getattr(self, name) for name in ("device", "precision", "batch_tokens", "max_tokens")}
 
@@ -85,7 +85,7 @@ def load_scorer(options: ScoringTo, bundle: Path | Bundle) -> Scorer:
     """Load a scorer with the options of :class:`ScoringTo`."""
     from dstransformer.decoding.scoring import Scorer
 
-    return Scorer.load(bundle, to=options.to, **options.settings())
+    return Scorer.load(bundle, to=options.to, **options.load_settings())
 
 
 class Align(Pairs, Command, examples=("dst align runs/en-de --src test.en --tgt test.de --output links.txt",)):
@@ -117,7 +117,7 @@ def align(options: Align) -> CommandResult:
     bundle = open_bundle(options.bundle)
     from dstransformer.decoding.aligner import Aligner, align_files, iter_file_alignments
 
-    load = partial(Aligner.load, bundle, **options.settings())
+    load = partial(Aligner.load, bundle, **options.load_settings())
     printed = references is None and is_stdout(options.output)
     with reporting("pairs", bar=not printed) as progress:
         if references is not None and options.output is None:
