@@ -264,6 +264,7 @@ def _compare(
     if options.significance is None:
         return []
     kind, samples, seed = options.significance, options.resamples, options.seed
+    assert seed is not None
     comparisons = []
     for test_set in test_sets:
         systems = [(result.system, result.evaluation.translations) for result in results if result.test_set is test_set]

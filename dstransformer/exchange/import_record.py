@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +118,9 @@ def write_bundle(
     """
     if (reason := describe_misfit(config.model, tokenizer, weights)) is not None:
         raise DataError(f"{misfit}: {reason}")
-    write = partial(save_bundle, weights=weights, config=config, tokenizer=tokenizer, provenance=record)
+
+    def write(new: Path) -> None:
+        save_bundle(new, weights, config, tokenizer, record)
+
     replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
     return open_bundle(out)
