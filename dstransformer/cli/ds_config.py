@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import PRESET_HELP, Command, CommandResult, Overrides
 from dstransformer.errors import UserError
 from dstransformer.io.flags import argument, option
 from dstransformer.io.progress import note, say
-
-if TYPE_CHECKING:
-    from dstransformer.config import Config
 
 
 class Presets(Command, examples=("dst presets",)):
@@ -68,20 +64,15 @@ def run(options: DsConfig) -> CommandResult:
         raise UserError("the following arguments are required: PRESET, before --set and --ds, or --from FILE")
     config = load_config(options.preset, options.overrides, options.ds)
     composed = compose(config, options.world_size)
-    if AUTO_PRECISION in config.deepspeed:
-        composed = compose(_with_own_precision(config), options.world_size)
+    if AUTO_PRECISION in config.deepspeed:  # what it is for a new run on this machine
+        from dstransformer.training.facts import native_precisions, own_device
+        from dstransformer.training.plan import choose_precision, with_precision
+
+        precision, reason = choose_precision(None, native_precisions(own_device()))
+        note(f"note: the precision is {precision}, {reason}")
+        composed = compose(with_precision(config, precision), options.world_size)
     if not {*config.deepspeed} <= {*fragment_names(), AUTO_PRECISION}:  # a file of the user's
         from dstransformer.training.runtime import check_sections
 
         check_sections(composed)
     return CommandResult(json.dumps(composed, indent=2))
-
-
-def _with_own_precision(config: Config) -> Config:
-    """Give ``auto_precision`` what it is for a new run on this machine, and say so on standard error."""
-    from dstransformer.training.facts import native_precisions, own_device
-    from dstransformer.training.plan import choose_precision, with_precision
-
-    precision, reason = choose_precision(None, native_precisions(own_device()))
-    note(f"note: the precision is {precision}, {reason}")
-    return with_precision(config, precision)

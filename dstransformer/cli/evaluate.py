@@ -7,7 +7,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,22 +41,30 @@ def run(options: Evaluate) -> CommandResult:
 
 
 def _evaluate(options: Evaluate) -> CommandResult:
+    from dstransformer.io.products import export_tool
     from dstransformer.model import open_bundle
 
+    for path in options.bundle:
+        if export_tool(path) == "ct2":
+            raise UserError(
+                f"{path} is an export for CTranslate2, not a bundle: translate with `dst translate {path} FILE "
+                "--engine ct2 --output OUT`, and score OUT with --systems"
+            )
     bundles = [open_bundle(path) for path in options.bundle]
     for bundle in bundles:  # refuse a parser before one of them translates for minutes
         bundle.check_translates("score it with --task parsing --gold TREES")
-    from dstransformer.evaluation.significance import check_samples
+    from dstransformer.evaluation.significance import DEFAULT_SEED, check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.io.progress import reporting
 
-    _check_learned(options)
+    models = _find_learned(options)
     if options.significance is not None:
-        check_samples(options.significance, options.resamples, _seed(options))
+        options.seed = DEFAULT_SEED if options.seed is None else options.seed
+        check_samples(options.significance, options.resamples, options.seed)
     test_sets = read_test_sets(options.src or [], options.ref or [])
     with writing_output(options, [*(options.src or []), *(options.ref or [])]) as write, contextlib.ExitStack() as held:
-        options = _with_target(options, bundles)
+        language = _set_target(options, bundles)
         test_sets += _named_sets(options, bundles)
         _check_systems(options, test_sets)
         systems = [
@@ -66,10 +73,11 @@ def _evaluate(options: Evaluate) -> CommandResult:
             for path in files
         ]
         _warn_of_languages(options, bundles, test_sets)
-        runs = [_find_run(bundle) for bundle in bundles] if options.track else []
-        learned = _open_learned(options, held)
+        opened = zip(options.bundle, bundles, strict=True)
+        runs = {str(path): _find_run(bundle) for path, bundle in opened} if options.track else {}
+        learned = _open_learned(options, models, held)
         results: list[SystemResult] = []
-        language, tokenize = _stated_target(options, bundles), _tokenizer(options, bundles, test_sets)
+        tokenize = _tokenizer(options, bundles, test_sets, language)
         for path, bundle in zip(options.bundle, bundles, strict=True):
             translator = load_translator(options, bundle)
             language = language or target_language(bundle, translator)
@@ -93,25 +101,18 @@ def _evaluate(options: Evaluate) -> CommandResult:
     if runs:
         from dstransformer.tracking.mlflow.tracked_run import log_evaluation, send_evaluations
 
-        folders = dict(zip(map(str, options.bundle), runs, strict=True))
-        tracked = [(folders[found.system], found) for found in results if found.system in folders]
-        for folder, found in tracked:
-            log_evaluation(folder, found.to_json())
-        for folder in dict.fromkeys(folder for folder, _ in tracked):
-            if line := send_evaluations(folder):
+        for result in results:
+            if result.system in runs:
+                log_evaluation(runs[result.system], result.to_json())
+        for run in dict.fromkeys(runs.values()):
+            if line := send_evaluations(run):
                 logger.warning(line)
     return _report(options, results, comparisons)
 
 
-def _check_learned(options: Evaluate) -> None:
-    """Check that the models of learned metrics are there, before something takes minutes."""
-    from dstransformer.evaluation.learned import find_model
-
-    for option, path in _learned(options):
-        find_model(option, path)
-
-
-def _open_learned(options: Evaluate, held: contextlib.ExitStack) -> list[LearnedMetric]:
+def _open_learned(
+    options: Evaluate, models: Sequence[tuple[str, str]], held: contextlib.ExitStack
+) -> list[LearnedMetric]:
     """The learned metrics, each in a process that ends with ``held``.
 
     Raises:
@@ -120,7 +121,7 @@ def _open_learned(options: Evaluate, held: contextlib.ExitStack) -> list[Learned
     from dstransformer.evaluation.learned import LearnedMetric
 
     opened: list[LearnedMetric] = []
-    for option, path in _learned(options):
+    for option, path in models:
         metric = held.enter_context(LearnedMetric(option, path, options.metric_python, on_cpu=options.device == "cpu"))
         if metric.name in [other.name for other in opened]:
             raise UserError(f"--{option} {path}: another model gives {metric.name} already; evaluate them apart")
@@ -128,22 +129,23 @@ def _open_learned(options: Evaluate, held: contextlib.ExitStack) -> list[Learned
     return opened
 
 
-def _learned(options: Evaluate) -> list[tuple[str, str]]:
-    """The options of learned metrics that are given, each with its path."""
+def _find_learned(options: Evaluate) -> list[tuple[str, str]]:
+    """The options of learned metrics that are given, each with its path.
+
+    Raises:
+        DataError: There is no model at a path.
+    """
+    from dstransformer.evaluation.learned import find_model
+
     metricx = [options.metricx] if options.metricx else []
-    return [("comet", path) for path in options.comet or []] + [("metricx", path) for path in metricx]
+    models = [("comet", path) for path in options.comet or []] + [("metricx", path) for path in metricx]
+    for option, path in models:
+        find_model(option, path)
+    return models
 
 
-def _with_target(options: Evaluate, bundles: Sequence[Bundle]) -> Evaluate:
-    """The options, with the target language of ``--langpair`` as that of models of several directions."""
-    target = _stated_target(options, bundles)
-    if target is None or options.to is not None or not any(bundle.directions for bundle in bundles):
-        return options
-    return replace(options, to=target)
-
-
-def _stated_target(options: Evaluate, bundles: Sequence[Bundle]) -> str | None:
-    """The target language of ``--langpair``; None without it.
+def _set_target(options: Evaluate, bundles: Sequence[Bundle]) -> str | None:
+    """The target language of ``--langpair``, which also becomes that of models of several directions; None without it.
 
     Raises:
         UserError: ``--langpair`` names a code that is neither of a bundle nor of any language.
@@ -153,10 +155,13 @@ def _stated_target(options: Evaluate, bundles: Sequence[Bundle]) -> str | None:
     if options.langpair is None:
         return None
     sides = [(one.src_lang, one.tgt_lang) for bundle in bundles for one in bundle.directions or [bundle]]
-    return divide_codes(options.langpair, [code for both in sides for code in both if code])[1]
+    target = divide_codes(options.langpair, [code for both in sides for code in both if code])[1]
+    if options.to is None and any(bundle.directions for bundle in bundles):
+        options.to = target
+    return target
 
 
-def _tokenizer(options: Evaluate, bundles: Sequence[Bundle], test_sets: Sequence[TestSet]) -> str:
+def _tokenizer(options: Evaluate, bundles: Sequence[Bundle], test_sets: Sequence[TestSet], target: str | None) -> str:
     """The tokenizer of BLEU, one for all systems: scores of different tokenizers are not compared."""
     from dstransformer.evaluation.bleu import bleu_tokenizer, text_tokenizer, tokenizer_note
     from dstransformer.io.languages import language
@@ -166,21 +171,22 @@ def _tokenizer(options: Evaluate, bundles: Sequence[Bundle], test_sets: Sequence
         str(path): _target_codes(bundle, options.to, test_sets)
         for path, bundle in zip(options.bundle, bundles, strict=True)
     }
-    if (stated := _stated_target(options, bundles)) is not None:
-        codes["--langpair"] = [stated]
-    for code in dict.fromkeys(code for found in codes.values() for code in found):
+    if target is not None:
+        codes["--langpair"] = [target]
+    named = [(name, code) for name, targets in codes.items() for code in targets]
+    for code in dict.fromkeys(code for _, code in named):
         if (note := tokenizer_note(code, choice, option)) is not None:
             logger.warning(note)
-    named = [(name, code) for name, found in codes.items() for code in found if language(code).tag is not None]
-    chosen = {bleu_tokenizer(code, choice, option): (name, code) for name, code in named}
+    known = [(name, code) for name, code in named if language(code).tag is not None]
+    chosen = {bleu_tokenizer(code, choice, option): (name, code) for name, code in known}
     if len(chosen) > 1:
         each = " and ".join(f"that of {code} ({name})" for name, code in chosen.values())
         raise UserError(
             f"BLEU of different languages does not compare: {each}; evaluate them apart, or choose one --tokenize"
         )
     if not chosen:
-        references = (line for one in test_sets for line in one.references)
-        return text_tokenizer(references, choice, option, "" if stated else "name it, as in --langpair en-ja, or ")
+        references = (line for test_set in test_sets for line in test_set.references)
+        return text_tokenizer(references, choice, option, "" if target else "name it, as in --langpair en-ja, or ")
     return next(iter(chosen))
 
 
@@ -192,13 +198,13 @@ def _target_codes(bundle: Bundle, to: str | None, test_sets: Sequence[TestSet]) 
         return [] if bundle.tgt_lang is None else [bundle.tgt_lang]
     tags = Tags(bundle.directions, to)
     by_tag = {f"{direction.tag or ''} ".lstrip(): direction.tgt_lang for direction in bundle.directions}
-    found = dict.fromkeys(
+    targets = dict.fromkeys(
         by_tag[begin] if begin else tags.target or by_tag[""]
         for test_set in test_sets
         for begin, text in zip(*tags.split(test_set.sources or (), 1), strict=True)
         if text.strip()
     )
-    return list(found)
+    return list(targets)
 
 
 def _named_sets(options: Evaluate, bundles: Sequence[Bundle]) -> list[TestSet]:
@@ -257,31 +263,25 @@ def _compare(
 
     if options.significance is None:
         return []
-    kind, samples, seed = options.significance, options.resamples, _seed(options)
-    found = []
+    kind, samples, seed = options.significance, options.resamples, options.seed
+    assert seed is not None
+    comparisons = []
     for test_set in test_sets:
-        systems = [(one.system, one.evaluation.translations) for one in results if one.test_set is test_set]
+        systems = [(result.system, result.evaluation.translations) for result in results if result.test_set is test_set]
         asian = is_asian(tokenize, language, test_set.references)
         tested = compare(systems, test_set.references, kind, tokenize=tokenize, asian=asian, samples=samples, seed=seed)
-        found.append((test_set.name, tested))
-    return found
-
-
-def _seed(options: Evaluate) -> int:
-    from dstransformer.evaluation.significance import DEFAULT_SEED
-
-    seed: int = DEFAULT_SEED if options.seed is None else options.seed
-    return seed
+        comparisons.append((test_set.name, tested))
+    return comparisons
 
 
 def _find_run(bundle: Bundle) -> Path:
     from dstransformer.tracking.mlflow.tracked_run import find_run
 
     recorded = bundle.provenance.get("run")
-    found = find_run(bundle.path, recorded if isinstance(recorded, str) else None)
-    if found is None:
+    run = find_run(bundle.path, recorded if isinstance(recorded, str) else None)
+    if run is None:
         raise DataError(f"--track: {bundle.path} lies in no tracked run, nor does its provenance name one ({recorded})")
-    return found
+    return run
 
 
 def _report(
@@ -295,7 +295,7 @@ def _report(
         return CommandResult(format_table(results, dict(comparisons)))
     record: dict[str, Any] = {"format_version": FORMAT_VERSION, "results": [result.to_json() for result in results]}
     if comparisons:
-        record["significance"] = [{"test_set": name, **found.to_json()} for name, found in comparisons]
+        record["significance"] = [{"test_set": name, **tested.to_json()} for name, tested in comparisons]
     return CommandResult(json.dumps(record, indent=2))
 
 
@@ -313,7 +313,7 @@ def _follow(options: Evaluate) -> CommandResult:
         send_evaluations,
     )
 
-    _check_learned(options)
+    models = _find_learned(options)
     run = options.follow
     assert run is not None
     options.device = options.device or "cpu"  # the training uses the GPU
@@ -327,19 +327,19 @@ def _follow(options: Evaluate) -> CommandResult:
         raise UserError(f"--follow {run}: it trains {first.form.model}, whose checkpoints cannot be followed yet")
     if options.track and not (run / "tracking.json").is_file():
         raise DataError(f"--track: {run} is not tracked in MLflow")
-    options = _with_target(options, [first])
+    target = _set_target(options, [first])
     test_sets += _named_sets(options, [first])
     test_sets = test_sets or validation_sets(first)
     _warn_of_languages(options, [first], test_sets)
     options.bundle, results = [run], Results(run)
-    tokenizers = [_tokenizer(options, [first], [test_set]) for test_set in test_sets]
+    tokenizers = [_tokenizer(options, [first], [test_set], target) for test_set in test_sets]
     if options.track:  # also results of earlier calls that were not logged
         for unlogged in results.missing_in(logged_evaluations(run), test_sets):
             log_evaluation(run, unlogged)
     with contextlib.suppress(OSError):
         os.nice(19)  # the training uses the processor too
     with contextlib.ExitStack() as held:
-        learned = _open_learned(options, held)
+        learned = _open_learned(options, models, held)
         for name, (bundle, translator) in follow(run, finished, partial(_load_followed, options), **how):
             for result in _evaluate_new(name, bundle, translator, test_sets, tokenizers, learned, results):
                 print_text(json.dumps(result.to_json()) if options.json else format_line(result))
@@ -407,9 +407,10 @@ def _warn_of_languages(options: Evaluate, bundles: Sequence[Bundle], test_sets: 
             logger.warning(warning)
 
 
-@contextlib.contextmanager
-def writing_output(options: Evaluate, inputs: Iterable[str]) -> Iterator[Callable[[str], None] | None]:
-    """Open ``--output`` and yield a function that writes an output to it; None without that option.
+def writing_output(
+    options: Evaluate, inputs: Iterable[str]
+) -> contextlib.AbstractContextManager[Callable[[str], None] | None]:
+    """Open ``--output`` and enter with a function that writes an output to it; None without that option.
 
     Args:
         options: The options of the command.
@@ -418,9 +419,7 @@ def writing_output(options: Evaluate, inputs: Iterable[str]) -> Iterator[Callabl
     from dstransformer.io.text import is_stdout, writing_lines
 
     if options.output is None:
-        yield None
-        return
+        return contextlib.nullcontext()
     if is_stdout(options.output):
         raise UserError("--output - would mix the outputs with the scores on stdout: name a file")
-    with writing_lines(options.output, overwrite=options.overwrite, inputs=[*inputs]) as write:
-        yield write
+    return writing_lines(options.output, overwrite=options.overwrite, inputs=[*inputs])

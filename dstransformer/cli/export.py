@@ -130,19 +130,15 @@ def run_hf(options: Hf) -> CommandResult:
     from dstransformer.exchange.hf_export import export_hf
     from dstransformer.exchange.hf_tokenizer import is_marian
 
-    bundle = export_hf(opened, options.out, overwrite=options.overwrite, finish=_finish(options))
-    whole = bundle.tokenizer.is_single or is_marian(bundle)
-    with_it = "its tokenizer" if whole else "the source's tokenizer, and the target's in target/"
+    export_hf(opened, options.out, overwrite=options.overwrite, finish=_finish(options))
+    one_tokenizer = opened.tokenizer.is_single or is_marian(opened)
+    with_it = "its tokenizer" if one_tokenizer else "the source's tokenizer, and the target's in target/"
     return CommandResult(f"{options.out}: a MarianMTModel with {with_it}; README.md is its model card")
 
 
 @Marian.handler
 def run_marian(options: Marian) -> CommandResult:
-    """Write a folder for Marian.
-
-    Raises:
-        UserError: An option of the shortlist without one, or out of bounds.
-    """
+    """Write a folder for Marian."""
     shortlist, opened = _shortlist(options), _open(options)
     from dstransformer.exchange.marian_npz import DECODER, export_marian
 
@@ -152,12 +148,7 @@ def run_marian(options: Marian) -> CommandResult:
 
 @Ct2.handler
 def run_ct2(options: Ct2) -> CommandResult:
-    """Write a folder for CTranslate2.
-
-    Raises:
-        UserError: An option of the shortlist without one, or out of bounds; a reduced range without an int8 type; or
-            too few positions.
-    """
+    """Write a folder for CTranslate2."""
     if options.positions is not None and options.positions < 2:
         raise UserError(f"--positions {options.positions}: a sentence has at least 2 tokens with its end")
     if options.reduce_range and not options.quantization.startswith("int8"):

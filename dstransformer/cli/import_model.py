@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from dstransformer.cli.options import Command, CommandResult, Folder
 from dstransformer.errors import UserError, counted
 from dstransformer.io.command import exit_on_sigterm
 from dstransformer.io.flags import argument, option
-
-if TYPE_CHECKING:
-    from dstransformer.model import Bundle
 
 
 class _Import(Command):
@@ -68,33 +64,22 @@ def run(options: _Import) -> CommandResult:
     exit_on_sigterm()
     details = {name: getattr(options, name) for name in ("src_lang", "tgt_lang", "overwrite")}
     if isinstance(options, Hf):
-        return CommandResult(_import_hf(options, **details))
-    assert isinstance(options, Marian)
-    return CommandResult(_import_marian(options, **details))
+        from dstransformer.exchange.hf_import import import_hf
 
+        bundle, absent = import_hf(options.folder, options.out, **details)
+    else:
+        assert isinstance(options, Marian)
+        if len(options.vocabs) > 2:
+            raise UserError(f"--vocabs names {len(options.vocabs)} files: name one for both sides, or one for each")
+        from dstransformer.exchange.marian_import import import_marian
 
-def _import_hf(options: Hf, **details: Any) -> str:
-    from dstransformer.exchange.hf_import import import_hf
-
-    imported = import_hf(options.folder, options.out, **details)
-    text = _describe(imported.bundle)
-    if imported.absent:
-        text += (
-            f"\n{counted(len(imported.absent), 'piece')} of its SentencePiece models are not in its vocabulary "
-            f"({', '.join(map(repr, imported.absent[:3]))}): their text is divided into others"
-        )
-    return text
-
-
-def _import_marian(options: Marian, **details: Any) -> str:
-    if len(options.vocabs) > 2:
-        raise UserError(f"--vocabs names {len(options.vocabs)} files: name one for both sides, or one for each")
-    from dstransformer.exchange.marian_import import import_marian
-
-    vocabularies = [*options.vocabs] * (3 - len(options.vocabs))
-    return _describe(import_marian(options.model, vocabularies, options.out, **details))
-
-
-def _describe(bundle: Bundle) -> str:
+        vocabularies = [*options.vocabs] * (3 - len(options.vocabs))
+        bundle, absent = import_marian(options.model, vocabularies, options.out, **details), []
     languages = f"{bundle.src_lang or 'unknown'} to {bundle.tgt_lang or 'unknown'}"
-    return f"{bundle.path}: {languages}, {bundle.tokenizer.vocab_size:,} pieces"
+    text = f"{bundle.path}: {languages}, {bundle.tokenizer.vocab_size:,} pieces"
+    if absent:
+        text += (
+            f"\n{counted(len(absent), 'piece')} of its SentencePiece models are not in its vocabulary "
+            f"({', '.join(map(repr, absent[:3]))}): their text is divided into others"
+        )
+    return CommandResult(text)

@@ -10,10 +10,6 @@ from dstransformer.io.flags import argument
 
 FILES = ("env.sh", "hostfile", "slurm.sbatch", "slurm-prep.sbatch", "kubernetes.yaml", "kubernetes-prep.yaml")
 
-_HERE = Path(__file__)
-_PACKAGED = _HERE.with_name("launch")  # in a wheel
-_CHECKOUT = _HERE.parents[2] / "launch"  # in a checkout
-
 
 class LaunchFiles(Command, examples=("dst launch-files launch",)):
     """Write the files for SLURM, Kubernetes and the deepspeed launcher, to edit them."""
@@ -26,7 +22,8 @@ def run(options: LaunchFiles) -> CommandResult:
     """Write the files, none of which may exist."""
     from dstransformer.io.files import replace_file, storage_errors
 
-    found = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+    packaged = Path(__file__).with_name("launch")
+    source = packaged if packaged.is_dir() else Path(__file__).parents[2] / "launch"  # in a checkout
     target: Path = options.folder
     for name in FILES:
         if (target / name).exists():
@@ -34,5 +31,5 @@ def run(options: LaunchFiles) -> CommandResult:
     with storage_errors(target):
         target.mkdir(parents=True, exist_ok=True)
         for name in FILES:
-            replace_file(target / name, (found / name).read_text(encoding="utf-8"))
+            replace_file(target / name, (source / name).read_text(encoding="utf-8"))
     return CommandResult("\n".join(str(target / name) for name in FILES))

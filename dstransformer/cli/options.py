@@ -18,7 +18,6 @@ from dstransformer.io.progress import note
 
 if TYPE_CHECKING:
     from dstransformer.decoding import TextDecoder, Translator
-    from dstransformer.decoding.commands import Decoder
     from dstransformer.decoding.formats import Request
     from dstransformer.distributed.launcher import Processes
     from dstransformer.exchange.ct2_engine import Export
@@ -123,17 +122,6 @@ def file(name: str) -> str:
     return name
 
 
-def run_name(name: str) -> str:
-    """The type of ``--name``.
-
-    Raises:
-        argparse.ArgumentTypeError: The name is empty, has control characters or is not UTF-8: MLflow cannot store it.
-    """
-    if not name.strip() or not name.isprintable():
-        raise argparse.ArgumentTypeError(f"{name[:60]!r} is empty or has characters that cannot be printed")
-    return name
-
-
 def utf8(text: str) -> str:
     """The type of an option that takes text. Bytes that are not UTF-8 arrive as lone surrogates and are refused."""
     try:
@@ -141,33 +129,6 @@ def utf8(text: str) -> str:
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not UTF-8: convert it") from None
     return text
-
-
-def run_tag(tag: str) -> tuple[str, str]:
-    """The type of ``--tag``: ``NAME=VALUE``.
-
-    Raises:
-        argparse.ArgumentTypeError: There is no ``=``, or the name is one that MLflow cannot store or has an option.
-    """
-    name, equals, value = tag.partition("=")
-    if not equals or not re.fullmatch(r"[\w.\-/ ]{1,250}", name) or not value.isprintable():
-        raise argparse.ArgumentTypeError(f"{tag[:60]!r} is not of the form NAME=VALUE, with letters, digits or . - _ /")
-    if name == "mlflow.runName":
-        raise argparse.ArgumentTypeError(f"{tag[:60]!r} would rename the run: use --name")
-    return name, value
-
-
-def registered_name(name: str) -> str:
-    """The type of ``--register``: a name that MLflow's model registry takes.
-
-    Raises:
-        argparse.ArgumentTypeError: The registry does not accept the name.
-    """
-    if not name.strip() or not name.isprintable() or len(name) > 250 or set(name) & set("/:\\'\"`%") or name in "..":
-        raise argparse.ArgumentTypeError(
-            f"{name[:60]!r} cannot name a registered model: write letters, digits, spaces and - _ . only"
-        )
-    return name
 
 
 def tokenizer(name: str) -> str:
@@ -183,20 +144,10 @@ def tokenizer(name: str) -> str:
     return name
 
 
-#: A folder on this machine.
 Folder = Annotated[Path, folder]
-
-#: The name of a file; ``-`` is a standard stream.
 File = Annotated[str, file]
-
-#: The name of a registered model.
-RegisteredName = Annotated[str, registered_name]
-
-#: The name of a tokenizer of BLEU.
-Tokenizer = Annotated[str, tokenizer]
-
-#: Text in UTF-8.
 Text = Annotated[str, utf8]
+Tokenizer = Annotated[str, tokenizer]
 
 
 class Overrides(Options):
@@ -327,7 +278,11 @@ def decode_lines(
     in_parts = processes.world_size > 1 or options.resume
     _check_files(options, processes, alignments, in_parts=in_parts)
     if processes.world_size > 1:
-        _assign_device(options, processes)
+        import torch
+
+        if options.device is None and torch.cuda.is_available():
+            options.device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
+        torch.set_num_threads(own_threads())
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
     unit = "sentences" if request is not None and request.split else "lines"
     with reporting(unit, bar=bar and processes.rank == 0) as progress:
@@ -366,63 +321,31 @@ def _check_files(options: Lines, processes: Processes, alignments: str | None, *
         raise UserError("--alignments is for one process without --resume: use `dst align` afterwards")
 
 
-def _assign_device(options: Device, processes: Processes) -> None:
-    """Choose the GPU of this process if none was named, and its share of the cores."""
-    import torch
+def load_translator(options: Search, bundle: Path | Bundle, **more: Any) -> Any:
+    """Load what decodes with a bundle, with the options of :class:`Search`, and ``--to`` and ``--ensemble`` if any.
 
-    if options.device is None and torch.cuda.is_available():
-        options.device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
-    torch.set_num_threads(own_threads())
-
-
-def load_translator(options: Search, bundle: Path | Bundle) -> Translator:
-    """Load a translator with the options of :class:`Search`."""
-    from dstransformer import decoding
-
-    return load_decoder(options, bundle, lambda: decoding.Translator)
-
-
-def load_decoder(
-    options: Search, bundle: Path | Bundle, kind: Callable[[], type[Decoder]], *, keep_nan: bool = False
-) -> Decoder:
-    """Load what decodes with a bundle, with the options of :class:`Search`.
-
-    ``kind`` imports its class; see :func:`dstransformer.decoding.commands.load_translator`.
+    The rest is as for :func:`dstransformer.decoding.commands.load_translator`.
     """
     from dstransformer.decoding import commands
 
-    return commands.load_translator(
-        bundle,
-        kind,
-        others=vars(options).get("ensemble", ()),
-        device=options.device,
-        precision=options.precision,
-        keep_nan=keep_nan,
-        to=vars(options).get("to"),
-        **search_settings(options),
-    )
+    others = vars(options).get("ensemble", ())
+    return commands.load_translator(bundle, others=others, **_settings(options), **more)
 
 
 def load_ct2(options: Engine, source: Path | Bundle | Export) -> Translator:
     """Load a translator that searches with CTranslate2; see :func:`dstransformer.exchange.ct2_engine.open_ct2`."""
     from dstransformer.exchange.ct2_engine import open_ct2
 
-    return open_ct2(
-        source,
-        device=options.device,
-        precision=options.precision,
-        threads=own_threads(),
-        to=vars(options).get("to"),
-        shortlist=not options.no_shortlist,
-        **search_settings(options),
-    )
+    shortlist = not options.no_shortlist
+    return open_ct2(source, threads=own_threads(), shortlist=shortlist, **_settings(options))
 
 
-def search_settings(options: Search) -> dict[str, float | str | None]:
-    """The settings of the search that :class:`Search` has options for; None keeps the bundle's."""
+def _settings(options: Search) -> dict[str, Any]:
+    """What loads a translator: device, precision, ``to`` and the settings of the search; None keeps the bundle's."""
     from dstransformer.decoding.commands import OPTIONS
 
-    return {name: getattr(options, option[2:].replace("-", "_")) for name, option in OPTIONS.items()}
+    search = {name: getattr(options, option[2:].replace("-", "_")) for name, option in OPTIONS.items()}
+    return {"device": options.device, "precision": options.precision, "to": vars(options).get("to"), **search}
 
 
 def own_threads() -> int:

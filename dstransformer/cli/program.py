@@ -1,4 +1,4 @@
-"""The entry point of ``dst``: parses the arguments and runs the command.
+"""The entry point of ``dst``: parses the arguments and runs the command; and ``dst completion``.
 
 Command modules import what a handler needs inside the handler, so that ``dst --help`` is fast.
 """
@@ -10,10 +10,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pkgutil import resolve_name
+from typing import Literal
 
 from dstransformer import __version__
-from dstransformer.cli.options import Command
+from dstransformer.cli.options import Command, CommandResult
 from dstransformer.io.command import CommandParser, print_text, run_guarded, set_verbosity
+from dstransformer.io.flags import argument
 
 #: The commands by what they are for; ``dst --help`` lists them so.
 GROUPS = {
@@ -23,16 +25,36 @@ GROUPS = {
         "extras.reproduction.cli:Sign", "extras.reproduction.cli:Verify",
     ),
     "runs": (
-        "cli.checkpoints:Checkpoints", "extras.plots.cli:Plot", "cli.track:Track", "extras.reproduction.cli:Reproduce",
+        "cli.checkpoints:Checkpoints", "extras.plots.cli:Plot", "cli.train:Track", "extras.reproduction.cli:Reproduce",
         "extras.doctor.cli:Doctor", "cli.ds_config:DsConfig", "cli.launch_files:LaunchFiles",
-        "extras.distill.cli:Distill", "cli.completion:Completion",
+        "extras.distill.cli:Distill", "cli.program:Completion",
     ),
-    "translations": ("extras.rerank.cli:Rerank", "cli.score:Score", "cli.align:Align"),
+    "translations": ("extras.rerank.cli:Rerank", "cli.score:Score", "cli.score:Align"),
     "the paper": (
         "extras.parsing.cli:Parse", "extras.paper.cli:Attention", "extras.paper.cli:Table1", "extras.paper.cli:Table2",
         "extras.paper.cli:Table3",
     ),
 }  # fmt: skip
+
+
+class Completion(
+    Command,
+    epilog='In ~/.bashrc or ~/.zshrc, the latter after compinit: eval "$(dst completion bash)", or zsh.',
+    examples=("dst completion bash",),
+):
+    """Print a script that completes dst in a shell."""
+
+    shell: Literal["bash", "zsh", "fish"] = argument(None, "the shell")
+
+
+@Completion.handler
+def complete(options: Completion) -> CommandResult:
+    """Print the script."""
+    from dstransformer.config import AUTO_PRECISION, fragment_names, preset_names
+    from dstransformer.io.command import completion_script
+
+    values = {"preset": preset_names(), "ds": [*fragment_names(), AUTO_PRECISION]}
+    return CommandResult(completion_script(build_parser(), options.shell, values))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

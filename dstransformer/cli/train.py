@@ -1,21 +1,64 @@
-"""``dst train``: train a model, or check and describe a run with ``--dry-run``."""
+"""``dst train`` and ``dst track``: train a model, or check and describe a run; send its pending records to MLflow."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from dstransformer.cli.options import Command, CommandResult, Experiment, Folder, RegisteredName, run_name, run_tag
-from dstransformer.errors import UserError
-from dstransformer.io.flags import option
+from dstransformer.cli.options import Command, CommandResult, Experiment, Folder
+from dstransformer.errors import UserError, without_secrets
+from dstransformer.io.flags import argument, option
 
 if TYPE_CHECKING:
     from dstransformer.training.estimate import DryRun
     from dstransformer.training.outcome import Outcome
+
+
+def _run_name(name: str) -> str:
+    """The type of ``--name``.
+
+    Raises:
+        argparse.ArgumentTypeError: The name is empty, has control characters or is not UTF-8: MLflow cannot store it.
+    """
+    if not name.strip() or not name.isprintable():
+        raise argparse.ArgumentTypeError(f"{name[:60]!r} is empty or has characters that cannot be printed")
+    return name
+
+
+def _run_tag(tag: str) -> tuple[str, str]:
+    """The type of ``--tag``: ``NAME=VALUE``.
+
+    Raises:
+        argparse.ArgumentTypeError: There is no ``=``, or the name is one that MLflow cannot store or has an option.
+    """
+    name, equals, value = tag.partition("=")
+    if not equals or not re.fullmatch(r"[\w.\-/ ]{1,250}", name) or not value.isprintable():
+        raise argparse.ArgumentTypeError(f"{tag[:60]!r} is not of the form NAME=VALUE, with letters, digits or . - _ /")
+    if name == "mlflow.runName":
+        raise argparse.ArgumentTypeError(f"{tag[:60]!r} would rename the run: use --name")
+    return name, value
+
+
+def _registered_name(name: str) -> str:
+    """The type of ``--register``: a name that MLflow's model registry takes.
+
+    Raises:
+        argparse.ArgumentTypeError: The registry does not accept the name.
+    """
+    if not name.strip() or not name.isprintable() or len(name) > 250 or set(name) & set("/:\\'\"`%") or name in "..":
+        raise argparse.ArgumentTypeError(
+            f"{name[:60]!r} cannot name a registered model: write letters, digits, spaces and - _ . only"
+        )
+    return name
+
+
+_RegisteredName = Annotated[str, _registered_name]
 
 
 class Train(
@@ -42,11 +85,11 @@ class Train(
         "N",
         default=0,
     )
-    name: Annotated[str, run_name] | None = option("the run's name in MLflow (preset, folder and date)")
-    tags: Sequence[Annotated[tuple[str, str], run_tag]] = option(
+    name: Annotated[str, _run_name] | None = option("the run's name in MLflow (preset, folder and date)")
+    tags: Sequence[Annotated[tuple[str, str], _run_tag]] = option(
         "a tag in MLflow", "NAME=VALUE", flag="--tag", action="append", default=()
     )
-    register: RegisteredName | None = option(
+    register: _RegisteredName | None = option(
         "make the final bundle a version of this registered model in MLflow", "NAME"
     )
     dry_run: bool = option("print the resolved configuration and its estimates, and train nothing")
@@ -60,6 +103,10 @@ def run(options: Train) -> CommandResult:
     from dstransformer.training.experiment import TrainRequest, resolve_alone
     from dstransformer.training.run import train
 
+    tags = dict(options.tags)
+    for name, value in options.tags:
+        if tags[name] != value:
+            raise UserError(f"--tag {name} is given twice, as {value!r} and {tags[name]!r}: choose one")
     request = TrainRequest(
         preset=options.preset,
         corpus=options.corpus,
@@ -68,7 +115,7 @@ def run(options: Train) -> CommandResult:
         fragments=options.ds,
         resume=options.resume,
         name=options.name,
-        tags=_tags(options.tags),
+        tags=tags,
         register=options.register,
         init=options.init,
         profile=options.profile,
@@ -85,14 +132,6 @@ def run(options: Train) -> CommandResult:
         outcome = train(request)
     text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
     return CommandResult(text if is_rank0 else "", outcome.status)
-
-
-def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:
-    tags = dict(given)
-    for name, value in given:
-        if tags[name] != value:
-            raise UserError(f"--tag {name} is given twice, as {value!r} and {tags[name]!r}: choose one")
-    return tags
 
 
 def _describe_dry_run(planned: DryRun) -> str:
@@ -141,3 +180,24 @@ def _describe_outcome(outcome: Outcome) -> str:
     ]
     cost = f"training cost: {format_cost(outcome.cost.metrics())}"
     return "\n".join([*scores, *outcome.final.lines(), cost, f"{outcome.run}/bundle"])
+
+
+class Track(Command, examples=("dst track runs/en-de",)):
+    """Send pending tracking records of a run."""
+
+    run: Folder = argument("RUN", "run folder")
+    register: _RegisteredName | None = option("make the run's final bundle a version of this registered model", "NAME")
+
+
+@Track.handler
+def send(options: Track) -> CommandResult:
+    """Send the pending records of a run, and register its bundle if asked."""
+    from dstransformer.tracking.mlflow.location import TrackingState
+    from dstransformer.tracking.mlflow.tracked_run import register_bundle, send_pending
+
+    if options.register is not None:
+        return CommandResult(register_bundle(options.run, options.register))
+    sent = send_pending(options.run)
+    state = TrackingState.load(options.run)
+    assert state is not None
+    return CommandResult(f"{options.run}: {sent} records sent to {without_secrets(state.tracking_uri)}, none pending")

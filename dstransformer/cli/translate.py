@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +20,7 @@ from dstransformer.cli.options import (
     Text,
     decode_lines,
     load_ct2,
-    load_decoder,
+    load_translator,
     uses_ct2,
 )
 from dstransformer.errors import DataError, UserError
@@ -87,10 +87,8 @@ def run(options: Translate) -> CommandResult:
     if options.interactive:
         if options.file or options.output or options.prefix_file or options.resume:
             raise UserError("--interactive reads sentences from the terminal: leave out FILE and files of options")
-        if options.format != "text" or options.overwrite:
-            raise UserError("--interactive shows scores and texts: leave out --format and --overwrite")
-        if options.alignments:
-            raise UserError("--interactive shows scores and texts: leave out --alignments")
+        if options.format != "text" or options.overwrite or options.alignments:
+            raise UserError("--interactive shows scores and texts: leave out --format, --overwrite and --alignments")
         return _converse(load(), request)
     return decode_lines(options, load, request, alignments=options.alignments)
 
@@ -103,8 +101,9 @@ def _load(options: Translate, request: Request) -> Translator:
     """
     if not uses_ct2(options):
         _ADDED.check_input(options)
-        kind: Callable[[], type[Translator]] = partial(_ADDED.choose_translator, options)
-        return load_decoder(options, options.bundle, kind)
+        kind = partial(_ADDED.choose_translator, options)
+        translator: Translator = load_translator(options, options.bundle, kind=kind)
+        return translator
     lacking = {
         "--markup": options.markup,
         "--prune": options.prune,
@@ -112,8 +111,8 @@ def _load(options: Translate, request: Request) -> Translator:
         "--sample": request.sampling,
         "--alignments": options.alignments,
     }
-    for name, given in lacking.items():
-        if given:
+    for name, value in lacking.items():
+        if value:
             raise UserError(f"{name} is not available with --engine ct2: leave it out, or use --engine torch")
     from dstransformer.io.products import export_tool
     from dstransformer.model import open_bundle
@@ -132,13 +131,13 @@ def _read_request(options: Translate) -> Request:
     from dstransformer.decoding.formats import Request, Sampling
 
     names = ("temperature", "top_k", "top_p", "seed")
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    if given and not options.sample:
-        raise UserError(f"--{next(iter(given)).replace('_', '-')} is for drawing: add --sample")
+    settings = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if settings and not options.sample:
+        raise UserError(f"--{next(iter(settings)).replace('_', '-')} is for drawing: add --sample")
     searching = [name for name in ("beam", "prune") if getattr(options, name) is not None]
     if options.sample and searching:
         raise UserError(f"--{searching[0]} is for the search, and --sample draws: leave one out")
-    sampling = Sampling(**given) if options.sample else None
+    sampling = Sampling(**settings) if options.sample else None
     return Request(
         n_best=options.n_best,
         sampling=sampling,
@@ -173,5 +172,5 @@ def _converse(translator: Translator, request: Request) -> CommandResult:
             raise DataError(f"standard input, line {number}: not UTF-8") from None
         prefixes = [request.prefix] if request.prefix else None
         outputs = translator.search([line], prefixes=prefixes, first=number, **request.arguments())[0]
-        for one in request.choose(outputs):
-            print(f"{one.score:8.4f}  {one.text}" if line.strip() else "", flush=True)
+        for output in request.choose(outputs):
+            print(f"{output.score:8.4f}  {output.text}" if line.strip() else "", flush=True)

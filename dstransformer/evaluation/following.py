@@ -74,13 +74,13 @@ def follow(
         folders: list[Path] = []
         with suppress(OSError):  # a folder vanished
             folders = complete_checkpoints(run / "checkpoints")
-        for place in [*(folder / "bundle" for folder in folders), *([run / "bundle"] if finished else [])]:
-            if (bundle := _identity(place)) is None or bundle in done:
+        for path in [*(folder / "bundle" for folder in folders), *([run / "bundle"] if finished else [])]:
+            if (bundle := _identity(path)) is None or bundle in done:
                 continue
             try:
-                loaded = load(_open(place))
+                loaded = load(_open(path))
             except DataError as error:
-                if _identity(place) is None:  # deleted while it was read
+                if _identity(path) is None:  # deleted while it was read
                     continue
                 failures[bundle] += 1
                 if _is_tried_again(error, failures[bundle]):
@@ -88,7 +88,7 @@ def follow(
                     continue
             else:
                 is_waiting = False
-                yield ("bundle" if place.parent == run else place.parent.name), loaded
+                yield ("bundle" if path.parent == run else path.parent.name), loaded
             done.add(bundle)
         if ends_here:
             return
@@ -98,9 +98,9 @@ def follow(
         wait(interval)
 
 
-def _open(place: Path) -> Bundle:
+def _open(path: Path) -> Bundle:
     try:
-        return open_bundle(place)
+        return open_bundle(path)
     except ConfigError as error:  # of its stored configuration, not of what the user gave
         raise DataError(str(error)) from None
 
@@ -117,15 +117,15 @@ def _is_tried_again(error: DataError, failures: int) -> bool:
     return failures <= RETRIES
 
 
-def _identity(place: Path) -> tuple[object, ...] | None:
+def _identity(path: Path) -> tuple[object, ...] | None:
     """What tells a bundle from another one that takes its place later; None if it is gone."""
     try:
-        status = place.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
     except OSError:  # opening it says why
-        return (place,)
-    return place, status.st_ino, status.st_mtime_ns
+        return (path,)
+    return path, status.st_ino, status.st_mtime_ns
 
 
 class Results:

@@ -13,15 +13,13 @@ import zipfile
 from pathlib import Path
 
 from dstransformer.errors import DataError, UserError, shown
-from dstransformer.exchange.ct2 import check_ct2, require_ctranslate2, write_ct2
-from dstransformer.exchange.export_folder import FULL_ADVICE
+from dstransformer.exchange.ct2 import check_ct2, write_ct2
+from dstransformer.exchange.formats import FULL_ADVICE
 from dstransformer.io.files import replacing, storage_errors
 from dstransformer.io.languages import english_name, parse_code
+from dstransformer.io.requirements import check_installed
 from dstransformer.io.text import already_exists, check_output_file
 from dstransformer.model import Bundle, open_bundle
-
-#: Of the packages, and the version of Argos Translate that they are made for.
-PACKAGE_VERSION, ARGOS_VERSION = "1.0", "1.11"
 
 #: Argos Translate's codes, where they are no ISO 639: by language, and script or region.
 _CODES = {("zh", "Hant"): "zt", ("pt", "BR"): "pb", ("fil", ""): "tl"}
@@ -44,7 +42,7 @@ def export_argos(
     quantization: str = "int8",
     sentences: Path | None = None,
     overwrite: bool = False,
-) -> Bundle:
+) -> None:
     """Write a bundle as a package of Argos Translate.
 
     Args:
@@ -54,16 +52,13 @@ def export_argos(
         sentences: MiniSBD's model of the source language, an ONNX file; without it Argos Translate downloads one.
         overwrite: Whether to replace an earlier package.
 
-    Returns:
-        The bundle.
-
     Raises:
         UserError: CTranslate2 is not installed, or ``out`` is something else.
         DataError: The source is not a bundle, is a parser, or has what a package cannot hold: vocabularies of their own
             for each language, several directions, or no languages.
         StorageError: The file cannot be written.
     """
-    require_ctranslate2()
+    check_installed("ctranslate2")
     target = check_output_file(out)
     if target.exists() and not (overwrite and _is_package(target)):
         if overwrite:
@@ -75,6 +70,10 @@ def export_argos(
     _check(bundle)
     metadata = _metadata(bundle)
     folder = f"translate-{metadata['from_code']}_{metadata['to_code']}"
+    record = bundle.provenance
+    version = f" {record['dstransformer']}" if record.get("dstransformer") else ""
+    sources = f" on {', '.join(map(str, record['sources']))}" if record.get("sources") else ""
+    readme = _README.format(**metadata, version=version, sources=sources)
     with (
         storage_errors(str(out), full=FULL_ADVICE),
         tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary,
@@ -87,11 +86,10 @@ def export_argos(
             shutil.copyfile(sentences, package / "minisbd" / sentences.name)
         text = json.dumps(metadata, indent=2, ensure_ascii=False)
         (package / "metadata.json").write_text(f"{text}\n", encoding="utf-8")
-        (package / "README.md").write_text(_readme(bundle, metadata), encoding="utf-8")
+        (package / "README.md").write_text(readme, encoding="utf-8")
         archive = shutil.make_archive(str(Path(temporary) / "package"), "zip", temporary, folder)
-        with replacing(target) as aside:
-            Path(archive).rename(aside)
-    return bundle
+        with replacing(target) as complete:
+            Path(archive).rename(complete)
 
 
 def _is_package(path: Path) -> bool:
@@ -115,11 +113,7 @@ def _check(bundle: Bundle) -> None:
 
 
 def _metadata(bundle: Bundle) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "package_version": PACKAGE_VERSION,
-        "argos_version": ARGOS_VERSION,
-        "type": "translate",
-    }
+    fields: dict[str, object] = {"package_version": "1.0", "argos_version": "1.11", "type": "translate"}
     for side, code in (("from", bundle.src_lang), ("to", bundle.tgt_lang)):
         assert code is not None
         fields |= {f"{side}_code": argos_code(code), f"{side}_name": english_name(code)}
@@ -128,14 +122,6 @@ def _metadata(bundle: Bundle) -> dict[str, object]:
 
 def argos_code(code: str) -> str:
     """Argos Translate's code of a language: of two letters if there is one, and others for some scripts and regions."""
-    found = parse_code(code)
-    name = "nb" if found.language == "no" else found.language
-    return _CODES.get((name, found.script or ""), _CODES.get((name, found.region or ""), name))
-
-
-def _readme(bundle: Bundle, metadata: dict[str, object]) -> str:
-    sources = ", ".join(map(str, bundle.provenance.get("sources") or ()))
-    version = bundle.provenance.get("dstransformer")
-    return _README.format(
-        **metadata, version=f" {version}" if version else "", sources=f" on {sources}" if sources else ""
-    )
+    parsed = parse_code(code)
+    name = "nb" if parsed.language == "no" else parsed.language
+    return _CODES.get((name, parsed.script or ""), _CODES.get((name, parsed.region or ""), name))

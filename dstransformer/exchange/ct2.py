@@ -19,11 +19,11 @@ from dstransformer.config import ModelConfig
 from dstransformer.data import BOS_ID, EOS_ID, UNK_ID, Tokenizer
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
-from dstransformer.exchange.export_folder import fill_export, replace_export
-from dstransformer.exchange.holds import ANY, SIZES, Holds, check_bundle
+from dstransformer.exchange.formats import ANY, SIZES, Holds, check_bundle, fill_export, replace_export
 from dstransformer.exchange.shortlist import ShortlistOptions
 from dstransformer.exchange.weights import Affine, Weights, affine, attention
 from dstransformer.io.products import MARKER, SIGNATURE, check_export_folder
+from dstransformer.io.requirements import check_installed
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.transformer import sinusoidal_table
 
@@ -61,19 +61,6 @@ REDUCED_MAX = 63
 POSITIONS = 2048
 
 
-def require_ctranslate2() -> Any:
-    """The module ``ctranslate2``.
-
-    Raises:
-        UserError: CTranslate2 is not installed.
-    """
-    try:
-        import ctranslate2
-    except ImportError:
-        raise UserError("CTranslate2 is not installed: pip install 'dstransformer[ct2]'") from None
-    return ctranslate2
-
-
 def export_ct2(
     source: str | Path | Bundle,
     out: Path,
@@ -84,7 +71,7 @@ def export_ct2(
     shortlist: ShortlistOptions | None = None,
     overwrite: bool = False,
     finish: Callable[[Path], None] | None = None,
-) -> Bundle:
+) -> None:
     """Write a bundle as a folder for CTranslate2.
 
     Args:
@@ -98,16 +85,13 @@ def export_ct2(
         overwrite: Whether to replace an earlier export.
         finish: Called with the complete folder before it appears, as to sign it.
 
-    Returns:
-        The bundle.
-
     Raises:
         UserError: CTranslate2 is not installed; or ``positions`` are given and the bundle has learned ones.
         DataError: The source is not a bundle, or CTranslate2 cannot hold it; or ``out`` is something else; or the
             corpus of the shortlist is not one, or has another tokenizer.
         StorageError: The folder cannot be written.
     """
-    require_ctranslate2()
+    check_installed("ctranslate2")
     check_export_folder(out, "ct2", FILES, overwrite=overwrite)
     bundle = open_bundle(source)
     check_ct2(bundle)
@@ -124,7 +108,6 @@ def export_ct2(
         return _write_files(folder, bundle, weights, quantization, positions, reduce_range=reduce_range)
 
     replace_export(out, "ct2", bundle, write, overwrite=overwrite, finish=finish)
-    return bundle
 
 
 def write_ct2(bundle: Bundle, folder: Path, quantization: str) -> None:
@@ -152,20 +135,23 @@ def _write_files(
     reduce_range: bool = False,
 ) -> dict[str, object]:
     """Write the model and its tokenizer; returns what ``dst.json`` states of it."""
-    count = positions or default_positions(bundle)
+    search = bundle.decoding
+    count = positions or max(POSITIONS, search.max_input_tokens + 1 + search.max_extra_tokens)
+    if bundle.model.positions == "learned":
+        count = bundle.model.max_positions
     spec = build_spec(bundle, weights, count)
     spec.validate()
     _quantise(spec, quantization, reduce_range=reduce_range)
     spec.save(str(folder))
     bundle.tokenizer.save_in(folder)
     return {
-        **({"directions": [asdict(one) for one in bundle.directions]} if bundle.directions else {}),
+        **({"directions": [asdict(direction) for direction in bundle.directions]} if bundle.directions else {}),
         "joint_vocabulary": bundle.tokenizer.is_joint,
         "quantization": quantization,
         **({"reduce_range": True} if reduce_range else {}),
         "positions": count,
         "model": bundle.model.model_dump(),
-        "decoding": bundle.decoding.model_dump(),
+        "decoding": search.model_dump(),
         "weights_sha256": bundle.weights_sha256,
     }
 
@@ -176,8 +162,8 @@ def _quantise(spec: Any, quantization: str, *, reduce_range: bool) -> None:
 
     matrices = {}
     if reduce_range:
-        found = spec.variables()
-        matrices = {name: found[name].numpy().copy() for name in found if name.endswith("/weight")}
+        variables = spec.variables().items()
+        matrices = {name: variable.numpy().copy() for name, variable in variables if name.endswith("/weight")}
     spec.optimize(quantization=quantization)
     stored = spec.variables()
     for name, matrix in matrices.items():
@@ -187,14 +173,6 @@ def _quantise(spec: Any, quantization: str, *, reduce_range: bool) -> None:
         part = index_spec(spec, name.removesuffix("/weight"))
         part.weight = NumpyVariable(np.rint(matrix * scale[:, None]).astype(np.int8))
         part.weight_scale = NumpyVariable(scale.astype(np.float32))
-
-
-def default_positions(bundle: Bundle) -> int:
-    """Maximum tokens of a sentence, with its end, on either side."""
-    if bundle.model.positions == "learned":
-        return bundle.model.max_positions
-    search = bundle.decoding
-    return max(POSITIONS, search.max_input_tokens + 1 + search.max_extra_tokens)
 
 
 def vocabulary(bundle: Bundle, tokenizer: Tokenizer) -> list[str]:

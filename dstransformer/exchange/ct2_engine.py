@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,16 +27,15 @@ from dstransformer.decoding.commands import override_settings
 from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.distributed.hardware import usable_cores
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.exchange.ct2 import VOCABULARY_MAP, check_ct2, require_ctranslate2, unused_rows, write_ct2
+from dstransformer.exchange.ct2 import VOCABULARY_MAP, check_ct2, unused_rows, write_ct2
 from dstransformer.exchange.weights import length_exponent
 from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import MARKER, check_kind, export_tool
 from dstransformer.io.progress import Advance
+from dstransformer.io.requirements import check_installed
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.bundle import read_directions
-
-Item = TypeVar("Item")
 
 #: A search ends after this number times ``beam_size`` finished hypotheses. With CTranslate2's default of 1 the better
 #: hypotheses, which end later, are lost: 0.3 BLEU on the toy grammar.
@@ -103,42 +103,30 @@ def open_ct2(
         DataError: The folder is neither an export nor a bundle, or damaged.
         ConfigError: A setting is out of bounds, or the device cannot be used or not in that precision.
     """
-    require_ctranslate2()
-    bundle = source if isinstance(source, Bundle | Export) else open_exported(Path(source))
-    if isinstance(bundle, Export):
-        return _open_export(bundle, device, precision, threads, to, settings, shortlist=shortlist)
-    check_ct2(bundle)
-    bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
-    with tempfile.TemporaryDirectory(prefix="dst-ct2-") as temporary:
-        write_ct2(bundle, Path(temporary) / "model", "float32")
-        return _open_export(_read_export(Path(temporary) / "model"), device, precision, threads, to, settings)
-
-
-def _open_export(
-    export: Export,
-    device: str | None,
-    precision: str | None,
-    threads: int | None,
-    to: str | None,
-    given: dict[str, float | str | None],
-    *,
-    shortlist: bool = False,
-) -> Translator:
-    folder = export.path
-    if given.get("pruning_threshold"):
+    check_installed("ctranslate2")
+    if settings.get("pruning_threshold"):
         raise ConfigError("--prune is not available with CTranslate2: leave it out")
-    settings = override_settings(export.decoding, {**given, "pruning_threshold": 0.0})
-    src = None if export.is_joint else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
-    tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
-    tags = build_tags(export.directions, export.src_lang, export.tgt_lang, to)
-    loaded = _load(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
-    identity = export.identity
-    shortlisted = shortlist and (folder / VOCABULARY_MAP).is_file()
-    if shortlisted:
-        identity = (*identity, file_sha256(folder / VOCABULARY_MAP))
+    export = source if isinstance(source, Bundle | Export) else open_exported(Path(source))
+    with ExitStack() as stack:
+        if isinstance(export, Bundle):
+            check_ct2(export)
+            longer = override_settings(export.decoding, settings)  # longer inputs need more positions
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="dst-ct2-"))) / "model"
+            write_ct2(replace(export, decoding=longer), folder, "float32")
+            export = _read_export(folder)
+        folder = export.path
+        search = override_settings(export.decoding, {**settings, "pruning_threshold": 0.0})
+        src = None if export.is_joint else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
+        tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
+        tags = build_tags(export.directions, export.src_lang, export.tgt_lang, to)
+        loaded = _load(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
+        identity = export.identity
+        shortlist = shortlist and (folder / VOCABULARY_MAP).is_file()
+        if shortlist:
+            identity = (*identity, file_sha256(folder / VOCABULARY_MAP))
     unused = unused_rows(export.model, tokenizer.vocab_size)
-    engine = CT2Engine(loaded, tokenizer, export.positions, unused, identity, shortlist=shortlisted)
-    translator = Translator(engine, tokenizer, settings)
+    engine = CT2Engine(loaded, tokenizer, export.positions, unused, identity, shortlist=shortlist)
+    translator = Translator(engine, tokenizer, search)
     translator.tags = tags
     translator.src_lang = export.src_lang
     return translator
@@ -166,10 +154,10 @@ class CT2Engine:
         translator: Any,
         tokenizer: Tokenizer,
         max_tokens: int,
-        unused: Sequence[str] = (),
-        identity: tuple[str, ...] = (),
+        unused: Sequence[str],
+        identity: tuple[str, ...],
         *,
-        shortlist: bool = False,
+        shortlist: bool,
     ) -> None:
         self.translator = translator
         self.shortlist = shortlist
@@ -182,11 +170,8 @@ class CT2Engine:
 
     def describe(self) -> dict[str, Any]:
         """The engine, its device and its compute type, as plain data."""
-        return {
-            "engine": "ctranslate2",
-            "device": self.translator.device,
-            "precision": self.translator.compute_type,
-        }
+        translator = self.translator
+        return {"engine": "ctranslate2", "device": translator.device, "precision": translator.compute_type}
 
     def max_input_tokens(self, settings: DecodingConfig) -> int:
         """See :meth:`SearchEngine.max_input_tokens`: the setting, but no more than the model has positions."""
@@ -215,18 +200,18 @@ class CT2Engine:
         batches = plan_batches([len(ids) for ids in src], batch_tokens)
 
         def submit(batch: Sequence[int]) -> Any:
-            given = [prefixes[index] for index in batch] if prefixes else []
-            return self._submit([src[index] for index in batch], given, settings, n_best)
+            begun = [prefixes[index] for index in batch] if prefixes else []
+            return self._submit([src[index] for index in batch], begun, settings, n_best)
 
-        found = [[Hypothesis([], 0.0, 0.0)] for _ in src]
+        hypotheses = [[Hypothesis([], 0.0, 0.0)] for _ in src]
         for batch, answers in self.submit_ahead(batches, submit):
             for index, answer in zip(batch, answers, strict=True):
-                found[index] = self._read(answer.result(), length_exponent(settings)) or found[index]
+                hypotheses[index] = self._read(answer.result(), length_exponent(settings)) or hypotheses[index]
             if progress is not None:
                 progress(len(batch))
         if progress is not None and (empty := sum(not ids for ids in src)):
             progress(empty)
-        return found
+        return hypotheses
 
     def _submit(
         self, src: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], settings: DecodingConfig, n_best: int
@@ -264,19 +249,20 @@ class CT2Engine:
                 hypotheses.append(Hypothesis(tokens[:-1] if tokens[-1] == EOS_ID else tokens, score, log_probability))
         return hypotheses
 
-    def submit_ahead(self, items: Iterable[Item], submit: Callable[[Item], Any]) -> Iterator[tuple[Item, Any]]:
-        """Each item with its pending answers. Some items are submitted ahead, so that no worker is idle.
+    def submit_ahead(
+        self, batches: Iterable[Sequence[int]], submit: Callable[[Sequence[int]], Any]
+    ) -> Iterator[tuple[Sequence[int], Any]]:
+        """Each batch with its pending answers. Some are submitted ahead, so that no worker is idle.
 
         Not all are submitted together, because CTranslate2 finishes them even when the program is interrupted.
         """
-        rest, given = iter(items), deque[tuple[Item, Any]]()
+        rest, pending = iter(batches), deque[tuple[Sequence[int], Any]]()
+        ahead = 2 * self.translator.num_translators
         while True:
-            given.extend(
-                (item, submit(item)) for item in islice(rest, 2 * self.translator.num_translators - len(given))
-            )
-            if not given:
+            pending.extend((batch, submit(batch)) for batch in islice(rest, ahead - len(pending)))
+            if not pending:
                 return
-            yield given.popleft()
+            yield pending.popleft()
 
 
 def _read_export(folder: Path) -> Export:
@@ -307,9 +293,9 @@ def _keep_freed_memory() -> None:
     CTranslate2 allocates the results of each step. By default glibc returns the larger ones to the kernel, and their
     new pages are a third of the time of a small model.
     """
-    given = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+    variables = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or any(name in os.environ for name in given):
+    if mallopt is None or any(name in os.environ for name in variables):
         return
     # Before 2.35 glibc takes at most 32 MB. A trim threshold without the other would fix that at 128 KB.
     if mallopt(_MMAP_THRESHOLD, 1 << 30) or mallopt(_MMAP_THRESHOLD, 32 << 20):
@@ -318,7 +304,8 @@ def _keep_freed_memory() -> None:
 
 def _load(folder: Path, device: str, compute_type: str, threads: int) -> Any:
     """Workers of one thread each: faster than one worker of all threads."""
-    ctranslate2 = require_ctranslate2()
+    import ctranslate2
+
     named = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", device)
     if named is None:
         raise ConfigError(f"cannot use the device {device!r} with CTranslate2: give cpu, cuda or cuda:N")

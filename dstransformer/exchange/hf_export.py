@@ -19,9 +19,8 @@ from typing import Any
 
 from dstransformer.data import BOS_ID, EOS_ID, PAD_ID
 from dstransformer.decoding.beam import FIRST_PIECE
-from dstransformer.exchange.export_folder import replace_export
+from dstransformer.exchange.formats import check_bundle, replace_export
 from dstransformer.exchange.hf_tokenizer import SPACE, is_marian, tokenizer_config, tokenizer_json
-from dstransformer.exchange.holds import check_bundle
 from dstransformer.exchange.marian_weights import marian_holds, marian_weights
 from dstransformer.exchange.model_card import model_card
 from dstransformer.exchange.weights import length_exponent
@@ -57,7 +56,7 @@ _TOKENS = {
 
 def export_hf(
     source: str | Path | Bundle, out: Path, *, overwrite: bool = False, finish: Callable[[Path], None] | None = None
-) -> Bundle:
+) -> None:
     """Write a bundle as a folder for Hugging Face's ``transformers``.
 
     Args:
@@ -65,9 +64,6 @@ def export_hf(
         out: The folder; it appears once it is complete.
         overwrite: Whether to replace an earlier export.
         finish: Called with the complete folder before it appears, as to sign it.
-
-    Returns:
-        The bundle.
 
     Raises:
         DataError: The source is not a bundle, or a ``MarianMTModel`` cannot hold it; or ``out`` is something else.
@@ -97,7 +93,6 @@ def export_hf(
         return {"joint_vocabulary": tokenizer.is_joint}
 
     replace_export(out, "hf", bundle, write, overwrite=overwrite, finish=finish)
-    return bundle
 
 
 def _tokenizers(bundle: Bundle) -> dict[str, str]:
@@ -105,7 +100,17 @@ def _tokenizers(bundle: Bundle) -> dict[str, str]:
     src, tgt = bundle.tokenizer.src, bundle.tokenizer
     if is_marian(bundle):
         vocabularies = {VOCABULARY: src} if tgt.shares_ids else {VOCABULARY: src, TARGET_VOCABULARY: tgt}
-        texts = {TOKENIZER_CONFIG: _json(_marian_tokenizer_config(bundle))}
+        config = {
+            "tokenizer_class": "MarianTokenizer",
+            "source_lang": bundle.src_lang,
+            "target_lang": bundle.tgt_lang,
+            "separate_vocabs": not tgt.shares_ids,
+            "model_max_length": longest_input(bundle) + 1,
+            "unk_token": "<unk>",
+            "eos_token": "</s>",
+            "pad_token": "<pad>",
+        }
+        texts = {TOKENIZER_CONFIG: _json(config)}
         for name, tokenizer in vocabularies.items():
             pieces = enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))
             # A tag stands without the space before it.
@@ -121,19 +126,6 @@ def _tokenizers(bundle: Bundle) -> dict[str, str]:
         texts[f"{TARGET}/{TOKENIZER}"] = _json(tokenizer_json(tgt, "target tokenizer"))
         texts[f"{TARGET}/{TOKENIZER_CONFIG}"] = _json(tokenizer_config(tgt, longest_output(bundle)))
     return texts
-
-
-def _marian_tokenizer_config(bundle: Bundle) -> dict[str, Any]:
-    return {
-        "tokenizer_class": "MarianTokenizer",
-        "source_lang": bundle.src_lang,
-        "target_lang": bundle.tgt_lang,
-        "separate_vocabs": not bundle.tokenizer.shares_ids,
-        "model_max_length": longest_input(bundle) + 1,
-        "unk_token": "<unk>",
-        "eos_token": "</s>",
-        "pad_token": "<pad>",
-    }
 
 
 def longest_input(bundle: Bundle) -> int:

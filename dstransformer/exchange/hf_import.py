@@ -21,8 +21,9 @@ from torch import Tensor
 from dstransformer.config import Config, ModelConfig
 from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.directions import common_language
-from dstransformer.data.tokenizer import MAX_BYTES
+from dstransformer.data.tokenizer import MAX_BYTES, SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError, counted, shown
+from dstransformer.exchange.formats import check_settings
 from dstransformer.exchange.hf_export import (
     CONFIG,
     GENERATION,
@@ -34,26 +35,20 @@ from dstransformer.exchange.hf_export import (
     WEIGHTS,
 )
 from dstransformer.exchange.hf_tokenizer import MARIAN_MT
-from dstransformer.exchange.holds import check_settings
-from dstransformer.exchange.import_record import (
-    Imported,
-    build_config,
-    imported_from,
-    whole_number,
-    write_bundle,
-)
+from dstransformer.exchange.import_record import build_config, imported_from, whole_number, write_bundle
 from dstransformer.exchange.marian_weights import EPSILON, Load, bundle_weights
 from dstransformer.exchange.vocabularies import (
+    TAG,
     Vocabulary,
     absent_pieces,
-    build_tokenizer,
-    check_numbers,
     exact_vocabulary,
+    numbered_model,
     order_vocabulary,
 )
 from dstransformer.io.files import read_bounded, read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import check_bundle_folder, check_kind, export_tool, read_marker
+from dstransformer.model import Bundle
 from dstransformer.model.transformer import sinusoidal_table
 
 #: Weights as PyTorch pickles them, in older models.
@@ -73,13 +68,20 @@ _HOLDS: dict[str, tuple[object, ...]] = {
     "is_encoder_decoder": (True,),
 }
 
+#: Under which other names a weight may be stored: one that several share is stored once.
+_OTHER_NAMES = {
+    "model.shared.weight": ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
+    "model.encoder.embed_tokens.weight": ("model.shared.weight",),
+    "model.decoder.embed_tokens.weight": ("model.shared.weight", "lm_head.weight"),
+}
+
 #: The names of the width, the heads, the feed-forward width, and the layers of encoder and decoder.
 _SIZES = ("d_model", "encoder_attention_heads", "encoder_ffn_dim", "encoder_layers", "decoder_layers")
 
 
 def import_hf(
     folder: Path, out: Path, *, src_lang: str | None = None, tgt_lang: str | None = None, overwrite: bool = False
-) -> Imported:
+) -> tuple[Bundle, list[str]]:
     """Write a bundle of a model of Hugging Face's ``transformers``.
 
     Args:
@@ -89,20 +91,22 @@ def import_hf(
         tgt_lang: That of the target language.
         overwrite: Whether to replace a bundle.
 
+    Returns:
+        The bundle, and the pieces of its SentencePiece models that its vocabulary lacks.
+
     Raises:
         DataError: The folder lacks a file or holds another model, or a bundle cannot hold it; or ``out`` is something
             else.
         StorageError: The bundle cannot be written.
     """
     check_bundle_folder(out, "--out", overwrite=overwrite)
-    _check_folder(folder)
+    files = _find_files(folder)
     stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
     tokenizer, (source, target), absent = _open_tokenizer(folder, stated)
     config = _read_config(stated, folder / CONFIG)
-    path = folder / _weights(folder)
-    misfit = f"{path} does not fit {CONFIG}"
-    with _open_weights(path) as load:
-        _check_positions(load, config.model, path)
+    misfit = f"{files[1]} does not fit {CONFIG}"
+    with _open_weights(files[1]) as load:
+        _check_positions(load, config.model, files[1])
         try:
             weights = bundle_weights(load, config.model, source.rows, target.rows)
         except (IndexError, RuntimeError) as error:
@@ -112,16 +116,27 @@ def import_hf(
         src_lang or _text(named.get("source_lang")) or _text(exported.get("src_lang")),
         tgt_lang or _text(named.get("target_lang")) or _text(exported.get("tgt_lang")),
     )
-    record = _provenance(folder, languages, source.tags)
-    bundle = write_bundle(out, weights, config, tokenizer, record, misfit=misfit, overwrite=overwrite)
-    return Imported(bundle, absent)
+    tags = [name for name in source.names if TAG.fullmatch(name)]
+    record = _provenance(files, languages, tags)
+    return write_bundle(out, weights, config, tokenizer, record, misfit=misfit, overwrite=overwrite), absent
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder that lacks a file."""
+def _find_files(folder: Path) -> list[Path]:
+    """The files of a model, of which the first is its configuration and the second has its weights.
+
+    Raises:
+        DataError: The folder lacks one.
+    """
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder: name one with {CONFIG}, {WEIGHTS} and the files of a tokenizer")
-    for name in _files(folder):
+    weights = PICKLED if (folder / PICKLED).is_file() and not (folder / WEIGHTS).is_file() else WEIGHTS
+    names = [CONFIG, weights, SOURCE_MODEL]
+    joint = _is_joint_export(folder)
+    if joint is None:
+        names += [TARGET_MODEL, VOCABULARY, *([TARGET_VOCABULARY] if _is_separate(folder) else [])]
+    elif not joint:
+        names.append(TARGET_MODEL)
+    for name in names:
         if (folder / name).is_file():
             continue
         if name == WEIGHTS and any((folder / f"{file}.index.json").is_file() for file in (WEIGHTS, PICKLED)):
@@ -132,21 +147,7 @@ def _check_folder(folder: Path) -> None:
                 "copy them into the folder"
             )
         raise DataError(f"{folder} has no {name}: it is not the folder of a MarianMTModel with its MarianTokenizer")
-
-
-def _weights(folder: Path) -> str:
-    """The file of the weights."""
-    return PICKLED if (folder / PICKLED).is_file() and not (folder / WEIGHTS).is_file() else WEIGHTS
-
-
-def _files(folder: Path) -> list[str]:
-    """The files of a model."""
-    weights = _weights(folder)
-    if (joint := _is_joint_export(folder)) is not None:
-        files = [CONFIG, weights, SOURCE_MODEL]
-        return files if joint else [*files, TARGET_MODEL]
-    files = [CONFIG, weights, SOURCE_MODEL, TARGET_MODEL, VOCABULARY]
-    return [*files, TARGET_VOCABULARY] if _is_separate(folder) else files
+    return [folder / name for name in names]
 
 
 def _is_separate(folder: Path) -> bool:
@@ -175,18 +176,20 @@ def _read_config(stated: Mapping[str, Any], path: Path) -> Config:
         named = ", ".join(map(str, stated.get("architectures") or [])) or stated.get("model_type")
         raise DataError(f"{path} is of {shown(named)}: only MarianMTModel can be imported")
     for name in ("ffn_dim", "attention_heads"):
-        one, other = (whole_number(stated, f"{side}_{name}", path) for side in ("encoder", "decoder"))
-        if one != other:
-            raise DataError(f"{path}: encoder_{name} is {one} and decoder_{name} {other}: a bundle has one for both")
-    given = {name: stated.get(name, values[0]) for name, values in _HOLDS.items()}
-    check_settings(given.items(), _HOLDS, f"{path}: ", "a bundle")
+        encoder, decoder = (whole_number(stated, f"{side}_{name}", path) for side in ("encoder", "decoder"))
+        if encoder != decoder:
+            raise DataError(
+                f"{path}: encoder_{name} is {encoder} and decoder_{name} {decoder}: a bundle has one for both"
+            )
+    settings = {name: stated.get(name, values[0]) for name, values in _HOLDS.items()}
+    check_settings(settings.items(), _HOLDS, f"{path}: ", "a bundle")
     shares = stated.get("share_encoder_decoder_embeddings", True)
     if shares and _is_separate(path.parent):
         raise DataError(
             f"{path}: share_encoder_decoder_embeddings is {shares}, but each side has a vocabulary "
             f"({TARGET_VOCABULARY}): one matrix cannot be for both"
         )
-    activation = stated.get("activation_function", "gelu")
+    activation = settings["activation_function"]
     ties = stated.get("tie_word_embeddings", True)
     return build_config(
         stated,
@@ -226,21 +229,20 @@ def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer,
             tokenizer = Tokenizer.load(folder / TARGET_MODEL, src=tokenizer)
         return tokenizer, [exact_vocabulary(tokenizer.src), exact_vocabulary(tokenizer)], []
     vocabularies = _open_vocabularies(folder, stated)
+    names = (SOURCE_MODEL, TARGET_MODEL)
     try:
-        models = [
-            Tokenizer(read_bounded(path, MAX_BYTES), str(path)).proto()
-            for path in (folder / SOURCE_MODEL, folder / TARGET_MODEL)
-        ]
+        models = [Tokenizer(read_bounded(folder / name, MAX_BYTES), str(folder / name)).proto() for name in names]
     except OSError as error:
         raise read_error(folder, error) from None
-    absent = [piece for one in zip(models, vocabularies, strict=True) for piece in absent_pieces(*one)]
-    return build_tokenizer(models, vocabularies), vocabularies, absent
+    absent = [piece for pair in zip(models, vocabularies, strict=True) for piece in absent_pieces(*pair)]
+    source, target = map(numbered_model, models, vocabularies, names)
+    return Tokenizer(target, TOKENIZER_NAME, Tokenizer(source, SRC_TOKENIZER_NAME)), vocabularies, absent
 
 
 def _open_vocabularies(folder: Path, stated: Mapping[str, Any]) -> list[Vocabulary]:
     """The vocabularies of source and target, which may be the same."""
-    pad, end = (_number(stated, f"{name}_token_id", folder / CONFIG) for name in ("pad", "eos"))
-    start = _number({"decoder_start_token_id": pad, **stated}, "decoder_start_token_id", folder / CONFIG)
+    pad, end = (whole_number(stated, f"{name}_token_id", folder / CONFIG, 0) for name in ("pad", "eos"))
+    start = whole_number({"decoder_start_token_id": pad, **stated}, "decoder_start_token_id", folder / CONFIG, 0)
     if end in (start, pad):
         raise DataError(f"{folder / CONFIG}: eos_token_id {end} is the padding, or what decoding starts with, too")
     of_source = _read_numbers(folder / VOCABULARY, stated, "vocab_size")
@@ -258,18 +260,13 @@ def _open_vocabularies(folder: Path, stated: Mapping[str, Any]) -> list[Vocabula
 
 def _read_numbers(path: Path, stated: Mapping[str, Any], size: str) -> dict[str, int]:
     """The number of each piece of a vocabulary, of which ``config.json`` states the size by this name."""
-    numbers = read_record(path, lambda content: check_numbers(content, path), advice=_ADVICE)
+    numbers = read_record(path, dict, advice=_ADVICE)
+    if not all(type(number) is int for number in numbers.values()):
+        raise DataError(f"{path} does not map pieces to numbers: {shown(numbers)}")
     rows = stated.get(size) or stated.get("vocab_size")
     if len(numbers) != rows:
         raise DataError(f"{path} has {counted(len(numbers), 'piece')}, and the model {shown(rows)} ({CONFIG})")
     return numbers
-
-
-def _number(stated: Mapping[str, Any], name: str, path: Path) -> int:
-    value = stated.get(name)
-    if type(value) is not int:
-        raise DataError(f"{path}: {name} is {shown(value)}, not a number; {_ADVICE}")
-    return value
 
 
 @contextmanager
@@ -287,7 +284,7 @@ def _open_weights(path: Path) -> Iterator[Load]:
             names = set(pickled)
 
         def load(name: str) -> Tensor:
-            stored = next((one for one in (name, *_other_names(name)) if one in names), None)
+            stored = next((alias for alias in (name, *_OTHER_NAMES.get(name, ())) if alias in names), None)
             if stored is None:
                 raise DataError(f"{path} has no weight {name}: it does not fit {CONFIG}; {_ADVICE}")
             if pickled is None:
@@ -314,37 +311,27 @@ def _read_pickled(path: Path) -> Mapping[str, Tensor]:
         OSError: It cannot be read.
     """
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        weights = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # of the reader, of the archive, of its content
         why = shown(str(error).strip().partition("\n")[0] or type(error).__name__, quote=False, limit=200)
         raise DataError(f"{path} does not hold weights and nothing else ({why}); {_ADVICE}") from None
-    if not isinstance(found, Mapping) or not all(isinstance(weight, Tensor) for weight in found.values()):
+    if not isinstance(weights, Mapping) or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise DataError(f"{path} does not hold weights by their names; {_ADVICE}")
-    return found
-
-
-def _other_names(name: str) -> Iterator[str]:
-    """Under which other names a weight may be stored: one that several share is stored once."""
-    if name == "model.shared.weight":
-        yield from ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
-    elif name.endswith("embed_tokens.weight"):
-        yield "model.shared.weight"
-        if name.startswith("model.decoder"):
-            yield "lm_head.weight"
+    return weights
 
 
 def _check_positions(load: Load, model: ModelConfig, path: Path) -> None:
     """Refuse positions other than sinusoids, if the weights have any."""
     for side in ("encoder", "decoder"):
         try:
-            found = load(f"model.{side}.embed_positions.weight").float()
+            positions = load(f"model.{side}.embed_positions.weight").float()
         except DataError:
             continue
-        table = sinusoidal_table(len(found), model.d_model, torch.float32, torch.device("cpu"))
+        table = sinusoidal_table(len(positions), model.d_model, torch.float32, torch.device("cpu"))
         expected = torch.cat((table[:, 0::2], table[:, 1::2]), dim=1)
-        if found.shape != expected.shape or not torch.allclose(found, expected, atol=2e-3):
+        if positions.shape != expected.shape or not torch.allclose(positions, expected, atol=2e-3):
             raise DataError(f"{path}: the positions of the {side} are not sinusoids, and a bundle cannot hold them")
 
 
@@ -357,16 +344,16 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _provenance(folder: Path, languages: tuple[str | None, str | None], tags: list[str]) -> dict[str, Any]:
-    record = imported_from(MARIAN_MT, [folder / name for name in _files(folder)], languages)
+def _provenance(files: list[Path], languages: tuple[str | None, str | None], tags: list[str]) -> dict[str, Any]:
+    record = imported_from(MARIAN_MT, files, languages)
     src_lang = languages[0]
     if tags:
         if src_lang is None:
             raise UserError(
-                f"{folder} translates into several languages ({', '.join(tags[:3])} …), and does not say from which: "
-                "give --src-lang, mul for several"
+                f"{files[0].parent} translates into several languages ({', '.join(tags[:3])} …), and does not say from "
+                "which: give --src-lang, mul for several"
             )
         directions = [Direction(src_lang, tag[2:-2], tag) for tag in tags]
-        record["directions"] = [vars(one) for one in directions]
-        record["tgt_lang"] = common_language(one.tgt_lang for one in directions)
+        record["directions"] = [vars(direction) for direction in directions]
+        record["tgt_lang"] = common_language(direction.tgt_lang for direction in directions)
     return record

@@ -61,6 +61,7 @@ def tokenizer_json(tokenizer: Tokenizer, name: str = "tokenizer") -> dict[str, A
     proto = tokenizer.proto()
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     is_bpe = tokenizer.model_type == "bpe"
+    first, end = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": pieces[EOS_ID], "type_id": 0}}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     return {
         "version": "1.0",
@@ -69,7 +70,12 @@ def tokenizer_json(tokenizer: Tokenizer, name: str = "tokenizer") -> dict[str, A
         "added_tokens": [{"id": token, "content": pieces[token], **flags} for token in SPECIAL_TOKENS.values()],
         "normalizer": _normalizer(proto.normalizer_spec),
         "pre_tokenizer": _pre_tokenizer(tokenizer.scores(), tokenizer.symbols, is_bpe=is_bpe),
-        "post_processor": _add_end(pieces[EOS_ID]),
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first, end],
+            "pair": [first, {"Sequence": {"id": "B", "type_id": 0}}, end],
+            "special_tokens": {pieces[EOS_ID]: {"id": pieces[EOS_ID], "ids": [EOS_ID], "tokens": [pieces[EOS_ID]]}},
+        },
         "decoder": _decoder(proto.normalizer_spec),
         "model": _bpe(tokenizer, pieces) if is_bpe else _unigram(tokenizer, pieces),
     }
@@ -162,13 +168,6 @@ def _pre_tokenizer(scores: Mapping[str, object], symbols: Collection[str], *, is
 
 def _split(pattern: dict[str, str], behavior: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
-
-
-def _add_end(end: str) -> dict[str, Any]:
-    single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}]
-    pair = [*single[:1], {"Sequence": {"id": "B", "type_id": 0}}, *single[1:]]
-    special = {end: {"id": end, "ids": [EOS_ID], "tokens": [end]}}
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
 
 
 def _decoder(spec: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,10 @@ from dstransformer import __version__
 from dstransformer.config import Config, ModelConfig, complete_config
 from dstransformer.data import Tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
-from dstransformer.exchange.export_folder import FULL_ADVICE
-from dstransformer.exchange.holds import SIZES
+from dstransformer.exchange.formats import FULL_ADVICE, SIZES
 from dstransformer.io.files import file_sha256, replace_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
 from dstransformer.model.bundle import describe_misfit, weightless_model
-
-
-@dataclass(frozen=True)
-class Imported:
-    """The result of an import.
-
-    Attributes:
-        bundle: The bundle.
-        absent: The pieces of its SentencePiece models that its vocabulary lacks.
-    """
-
-    bundle: Bundle
-    absent: list[str]
 
 
 def imported_from(format_name: str, files: Sequence[Path], languages: tuple[str | None, str | None]) -> dict[str, Any]:
@@ -41,26 +26,27 @@ def imported_from(format_name: str, files: Sequence[Path], languages: tuple[str 
         files: The files that it was read from.
         languages: Codes of the source and the target language, None if unknown.
     """
-    src_lang, tgt_lang = languages
     hashes = {path.name: file_sha256(path) for path in files}
     return {
         "dstransformer": __version__,
         "imported": {"format": format_name, "path": str(files[0].absolute().parent), "files": hashes},
         "step": None,
-        "src_lang": src_lang,
-        "tgt_lang": tgt_lang,
+        "src_lang": languages[0],
+        "tgt_lang": languages[1],
     }
 
 
-def whole_number(stated: Mapping[str, Any], name: str, path: Path) -> int:
-    """A number from 1 on in a configuration.
+def whole_number(stated: Mapping[str, Any], name: str, path: Path, least: int = 1) -> int:
+    """A whole number in a configuration, ``least`` or more.
 
     Raises:
         DataError: It is missing, or something else.
     """
     value = stated.get(name)
-    if type(value) is not int or value < 1:
-        raise DataError(f"{path}: {name} is {shown(value)}, not a number from 1 on: if it is damaged, copy it again")
+    if type(value) is not int or value < least:
+        raise DataError(
+            f"{path}: {name} is {shown(value)}, not a number from {least} on: if it is damaged, copy it again"
+        )
     return value
 
 

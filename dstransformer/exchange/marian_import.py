@@ -6,8 +6,7 @@ Marian writes its weights as NumPy arrays without pickles, with its configuratio
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from dstransformer.config import Config, ModelConfig
 from dstransformer.data import BOS_ID, Tokenizer
 from dstransformer.data.tokenizer import MAX_BYTES, SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, shown
-from dstransformer.exchange.holds import check_settings
+from dstransformer.exchange.formats import check_settings
 from dstransformer.exchange.import_record import build_config, imported_from, write_bundle
 from dstransformer.exchange.marian_npz import CONFIG, EPSILON, marian_names
 from dstransformer.exchange.marian_weights import Load, bundle_weights
@@ -86,12 +85,17 @@ def import_marian(
     """
     check_bundle_folder(out, "--out", overwrite=overwrite)
     tokenizer = _open_tokenizer(vocabularies)
-    with _open_arrays(model) as arrays:
-        config = _read_config(_stated(arrays, model), model, tokenizer)
-        load = _loader(arrays, config.model, model)
-        rows = [_rows(side) for side in (tokenizer.src, tokenizer)]
-        _check_sizes(load, config, rows, model)
-        weights = bundle_weights(load, config.model, *rows)
+    try:
+        with np.load(model, allow_pickle=False) as arrays:
+            config = _read_config(_stated(arrays, model), model, tokenizer)
+            load = _loader(arrays, config.model, model)
+            rows = [_rows(tokenizer.src), _rows(tokenizer)]
+            _check_sizes(load, config, rows, model)
+            weights = bundle_weights(load, config.model, *rows)
+    except OSError as error:
+        raise read_error(model, error) from None
+    except (ValueError, zipfile.BadZipFile, KeyError) as error:
+        raise DataError(f"{model} is not an .npz file of Marian ({shown(error, quote=False)})") from None
     record = imported_from("Marian", [model, *vocabularies], (src_lang, tgt_lang))
     misfit = f"{model} does not fit its own configuration"
     return write_bundle(out, weights, config, tokenizer, record, misfit=misfit, overwrite=overwrite)
@@ -120,18 +124,6 @@ def _rows(tokenizer: Tokenizer) -> list[int | None]:
     rows = [None if piece < 0 else piece for piece in tokenizer.model_pieces]
     rows[BOS_ID] = None
     return rows
-
-
-@contextmanager
-def _open_arrays(path: Path) -> Iterator[Any]:
-    """Within it, the arrays of a file can be read."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            yield arrays
-    except OSError as error:
-        raise read_error(path, error) from None
-    except (ValueError, zipfile.BadZipFile, KeyError) as error:
-        raise DataError(f"{path} is not an .npz file of Marian ({shown(error, quote=False)})") from None
 
 
 def _loader(arrays: Any, model: ModelConfig, path: Path) -> Load:
@@ -177,12 +169,19 @@ def _read_config(stated: Mapping[str, Any], path: Path, tokenizer: Tokenizer) ->
     Raises:
         DataError: A bundle cannot hold the model.
     """
-    given = {**{name: values[0] for name, values in _HOLDS.items()}, **stated}
-    settings = ((name, value) for name, value in given.items() if name in _HOLDS or (value and name not in _ANY))
-    check_settings(settings, _HOLDS, f"{path}: ", "a bundle")
-    wide, other = stated.get("transformer-dim-ffn"), stated.get("transformer-decoder-dim-ffn", 0)
-    if other not in (0, wide):
-        raise DataError(f"{path}: transformer-dim-ffn is {wide} and that of the decoder {other}: a bundle has one")
+    settings = {**{name: values[0] for name, values in _HOLDS.items()}, **stated}
+    checked = ((name, value) for name, value in settings.items() if name in _HOLDS or (value and name not in _ANY))
+    check_settings(checked, _HOLDS, f"{path}: ", "a bundle")
+    encoder, decoder = stated.get("transformer-dim-ffn"), stated.get("transformer-decoder-dim-ffn", 0)
+    if decoder not in (0, encoder):
+        raise DataError(f"{path}: transformer-dim-ffn is {encoder} and that of the decoder {decoder}: a bundle has one")
+    ties = "target" if stated.get("tied-embeddings") else "none"
+    if stated.get("tied-embeddings-all"):
+        ties = "all"
+        if not tokenizer.is_joint:
+            raise DataError(f"{path} has one embedding for both sides (tied-embeddings-all): give one vocabulary")
+    elif stated.get("tied-embeddings-src"):
+        raise DataError(f"{path}: tied-embeddings-src is true without tied-embeddings-all; a bundle cannot hold that")
     search = _decoder(path)
     decoding = {
         "beam_size": search.get("beam-size", 12),
@@ -194,22 +193,12 @@ def _read_config(stated: Mapping[str, Any], path: Path, tokenizer: Tokenizer) ->
         path,
         _SIZES,
         decoding,
-        activation=given["transformer-ffn-activation"],
+        activation=settings["transformer-ffn-activation"],
         norm_epsilon=EPSILON,
         positions="timing",
         start="zeros",
-        tie_embeddings=_ties(stated, path, joint=tokenizer.is_joint),
+        tie_embeddings=ties,
     )
-
-
-def _ties(stated: Mapping[str, Any], path: Path, *, joint: bool) -> str:
-    if stated.get("tied-embeddings-all"):
-        if not joint:
-            raise DataError(f"{path} has one embedding for both sides (tied-embeddings-all): give one vocabulary")
-        return "all"
-    if stated.get("tied-embeddings-src"):
-        raise DataError(f"{path}: tied-embeddings-src is true without tied-embeddings-all; a bundle cannot hold that")
-    return "target" if stated.get("tied-embeddings") else "none"
 
 
 def _decoder(path: Path) -> Mapping[str, Any]:
@@ -230,11 +219,10 @@ def _decoder(path: Path) -> Mapping[str, Any]:
 
 def _check_sizes(load: Load, config: Config, rows: Sequence[Sequence[int | None]], path: Path) -> None:
     """Refuse vocabularies of other sizes than the embeddings."""
-    names = PIECES[config.model.tie_embeddings]
-    for side, name, own in zip(("source", "target"), names, rows, strict=True):
-        pieces = 1 + max(row for row in own if row is not None)
-        found = len(load(name))
-        if found != pieces:
+    for side, name, side_rows in zip(("source", "target"), PIECES[config.model.tie_embeddings], rows, strict=True):
+        embeddings, pieces = len(load(name)), 1 + max(row for row in side_rows if row is not None)
+        if embeddings != pieces:
             raise DataError(
-                f"{path} has embeddings of {found:,} {side} pieces, and the vocabulary {pieces:,}: it is of another one"
+                f"{path} has embeddings of {embeddings:,} {side} pieces, and the vocabulary {pieces:,}: it is of "
+                "another one"
             )

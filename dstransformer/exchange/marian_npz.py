@@ -13,8 +13,7 @@ import yaml
 from dstransformer.config import ModelConfig
 from dstransformer.data import Tokenizer
 from dstransformer.errors import DataError
-from dstransformer.exchange.export_folder import replace_export
-from dstransformer.exchange.holds import check_bundle
+from dstransformer.exchange.formats import check_bundle, replace_export
 from dstransformer.exchange.marian_weights import marian_holds, marian_weights
 from dstransformer.exchange.shortlist import ShortlistOptions
 from dstransformer.exchange.weights import length_exponent
@@ -35,9 +34,8 @@ CONFIG = "special:model.yml"
 EPSILON = 1e-6
 
 #: The parts of a layer, in the names of a ``MarianMTModel`` and of Marian.
-_ATTENTION = {"self_attn": "self", "encoder_attn": "context"}
+_ATTENTIONS = {"encoder": {"self_attn": "self"}, "decoder": {"self_attn": "self", "encoder_attn": "context"}}
 _PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
-_NORMS = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
 
 #: The weights with a row for each piece.
 _OF_PIECES = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
@@ -65,17 +63,15 @@ def marian_names(config: ModelConfig) -> dict[str, tuple[str, bool]]:
 
 def _layer_names(side: str, number: int) -> Iterator[tuple[str, tuple[str, bool]]]:
     theirs, marian = f"model.{side}.layers.{number}", f"{side}_l{number + 1}"
-    for attention, own in _ATTENTION.items():
-        if attention == "encoder_attn" and side == "encoder":
-            continue
+    norms = {}
+    for attention, prefix in _ATTENTIONS[side].items():
         for projection, letter in _PROJECTIONS.items():
-            yield f"{theirs}.{attention}.{projection}.weight", (f"{marian}_{own}_W{letter}", True)
-            yield f"{theirs}.{attention}.{projection}.bias", (f"{marian}_{own}_b{letter}", False)
-    for norm, own in _NORMS.items():
-        if norm == "encoder_attn_layer_norm" and side == "encoder":
-            continue
-        yield f"{theirs}.{norm}.weight", (f"{marian}_{own}_ln_scale", False)
-        yield f"{theirs}.{norm}.bias", (f"{marian}_{own}_ln_bias", False)
+            yield f"{theirs}.{attention}.{projection}.weight", (f"{marian}_{prefix}_W{letter}", True)
+            yield f"{theirs}.{attention}.{projection}.bias", (f"{marian}_{prefix}_b{letter}", False)
+        norms[f"{attention}_layer_norm"] = f"{prefix}_Wo"
+    for norm, name in (norms | {"final_layer_norm": "ffn_ffn"}).items():
+        yield f"{theirs}.{norm}.weight", (f"{marian}_{name}_ln_scale", False)
+        yield f"{theirs}.{norm}.bias", (f"{marian}_{name}_ln_bias", False)
     for layer in (1, 2):
         yield f"{theirs}.fc{layer}.weight", (f"{marian}_ffn_W{layer}", True)
         yield f"{theirs}.fc{layer}.bias", (f"{marian}_ffn_b{layer}", False)
@@ -88,7 +84,7 @@ def export_marian(
     shortlist: ShortlistOptions | None = None,
     overwrite: bool = False,
     finish: Callable[[Path], None] | None = None,
-) -> Bundle:
+) -> None:
     """Write a bundle as a model of Marian with its vocabulary.
 
     Args:
@@ -97,9 +93,6 @@ def export_marian(
         shortlist: A corpus whose lexical table limits what Marian translates to; None for no such limit.
         overwrite: Whether to replace an earlier export.
         finish: Called with the complete folder before it appears, as to sign it.
-
-    Returns:
-        The bundle.
 
     Raises:
         DataError: The source is not a bundle, or Marian cannot hold it; or ``out`` is something else.
@@ -133,7 +126,6 @@ def export_marian(
         return {"weights_sha256": bundle.weights_sha256}
 
     replace_export(out, "marian", bundle, write, overwrite=overwrite, finish=finish)
-    return bundle
 
 
 def marian_arrays(bundle: Bundle) -> dict[str, Any]:

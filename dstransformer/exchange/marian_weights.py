@@ -24,7 +24,7 @@ from torch import Tensor
 from dstransformer.config import ModelConfig
 from dstransformer.config.schema import Positions
 from dstransformer.data import BOS_ID
-from dstransformer.exchange.holds import SIZES, Holds
+from dstransformer.exchange.formats import SIZES, Holds
 from dstransformer.exchange.weights import Affine, Weights, affine, attention
 
 #: The epsilon of Marian's norms.
@@ -71,26 +71,42 @@ def marian_weights(weights: Weights, config: ModelConfig, epsilon: float = EPSIL
         epsilon: That of the norms which will compute with it.
     """
     scale = math.sqrt(epsilon / config.norm_epsilon)  # of the residual stream from the first norm on; see above
+    order = torch.arange(config.d_model).view(-1, 2).t().flatten()  # our dimension for each of Marian's
     exact = {name: weight.double() for name, weight in weights.items()}
-    state = dict(_embeddings(exact, config))
-    for side, depth, sublayers in (
-        ("encoder", config.encoder_depth, (("self_attention", "self_attn"),)),
-        ("decoder", config.decoder_depth, (("self_attention", "self_attn"), ("memory_attention", "encoder_attn"))),
-    ):
+    state = dict(_embeddings(exact, config, order))
+
+    def reads(theirs: str, part: Affine, factor: float) -> None:
+        """A projection of the residual stream that is ``factor`` times ours."""
+        state[f"{theirs}.weight"], state[f"{theirs}.bias"] = part.weight[:, order] / factor, part.bias
+
+    def writes(theirs: str, part: Affine, factor: float) -> None:
+        """A projection, or a norm, whose output is ``factor`` times ours."""
+        state[f"{theirs}.weight"], state[f"{theirs}.bias"] = part.weight[order] * factor, part.bias[order] * factor
+
+    def add_attention(ours: str, theirs: str, before: float, of_keys: float) -> None:
+        """An attention and its norm. Its input is ``before`` times ours, that of its keys and values ``of_keys``."""
+        parts = attention(exact, ours, config, config.d_model // config.num_heads)
+        reads(f"{theirs}.q_proj", parts.q, before)
+        reads(f"{theirs}.k_proj", parts.k, of_keys)
+        reads(f"{theirs}.v_proj", parts.v, of_keys)
+        writes(f"{theirs}.out_proj", parts.out, before)
+        writes(f"{theirs}_layer_norm", affine(exact, f"{ours}_residual.norm"), scale)
+
+    for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         for number in range(depth):
             ours, theirs = f"{side}.{number}", f"model.{side}.layers.{number}"
             before = 1.0 if number == 0 else scale
-            for ours_name, theirs_name in sublayers:
-                names = (f"{ours}.{ours_name}", f"{theirs}.{theirs_name}")
-                state.update(_attention(exact, config, *names, before, scale))
-                before = scale
+            add_attention(f"{ours}.self_attention", f"{theirs}.self_attn", before, before)
+            if side == "decoder":  # the memory is not scaled
+                add_attention(f"{ours}.memory_attention", f"{theirs}.encoder_attn", scale, 1.0)
+            reads(f"{theirs}.fc1", affine(exact, f"{ours}.feed_forward.inner"), scale)
+            writes(f"{theirs}.fc2", affine(exact, f"{ours}.feed_forward.outer"), scale)
             after = 1.0 if number == depth - 1 else scale
-            state.update(_feed_forward(exact, config, ours, theirs, after, scale))
+            writes(f"{theirs}.final_layer_norm", affine(exact, f"{ours}.feed_forward_residual.norm"), after)
     return {name: weight.float().contiguous() for name, weight in state.items()}
 
 
-def _embeddings(weights: Weights, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    order = _order(config)
+def _embeddings(weights: Weights, config: ModelConfig, order: Tensor) -> Iterator[tuple[str, Tensor]]:
     target = weights["embedding.weight"][:, order]
     if config.start == "zeros":
         target[BOS_ID] = 0.0
@@ -107,53 +123,6 @@ def _embeddings(weights: Weights, config: ModelConfig) -> Iterator[tuple[str, Te
     yield "final_logits_bias", bias[None]
 
 
-def _attention(
-    weights: Weights, config: ModelConfig, ours: str, theirs: str, before: float, scale: float
-) -> Iterator[tuple[str, Tensor]]:
-    """The attention ``ours`` and its norm, whose output is ``scale`` times ours.
-
-    Its input is ``before`` times ours; the memory is not scaled.
-    """
-    parts = attention(weights, ours, config, config.d_model // config.num_heads)
-    of_memory = 1.0 if ours.endswith("memory_attention") else before
-    yield from _named(f"{theirs}.q_proj", _read(parts.q, config, before))
-    yield from _named(f"{theirs}.k_proj", _read(parts.k, config, of_memory))
-    yield from _named(f"{theirs}.v_proj", _read(parts.v, config, of_memory))
-    yield from _named(f"{theirs}.out_proj", _write(parts.out, config, before))
-    yield from _named(f"{theirs}_layer_norm", _write(affine(weights, f"{ours}_residual.norm"), config, scale))
-
-
-def _feed_forward(
-    weights: Weights, config: ModelConfig, ours: str, theirs: str, after: float, scale: float
-) -> Iterator[tuple[str, Tensor]]:
-    """The feed-forward network of a layer, and its norm. Their outputs are ``scale`` and ``after`` times ours."""
-    yield from _named(f"{theirs}.fc1", _read(affine(weights, f"{ours}.feed_forward.inner"), config, scale))
-    yield from _named(f"{theirs}.fc2", _write(affine(weights, f"{ours}.feed_forward.outer"), config, scale))
-    norm = affine(weights, f"{ours}.feed_forward_residual.norm")
-    yield from _named(f"{theirs}.final_layer_norm", _write(norm, config, after))
-
-
-def _named(name: str, part: Affine) -> Iterator[tuple[str, Tensor]]:
-    yield f"{name}.weight", part.weight
-    yield f"{name}.bias", part.bias
-
-
-def _read(part: Affine, config: ModelConfig, scale: float) -> Affine:
-    """A projection of the residual stream that is ``scale`` times ours."""
-    return Affine(part.weight[:, _order(config)] / scale, part.bias)
-
-
-def _write(part: Affine, config: ModelConfig, scale: float) -> Affine:
-    """A projection or a norm whose output is ``scale`` times ours."""
-    order = _order(config)
-    return Affine(part.weight[order] * scale, part.bias[order] * scale)
-
-
-def _order(config: ModelConfig) -> Tensor:
-    """Our dimension for each of Marian's: the sines, then the cosines."""
-    return torch.arange(config.d_model).view(-1, 2).t().flatten()
-
-
 def bundle_weights(
     load: Load, config: ModelConfig, src_rows: Sequence[int | None], tgt_rows: Sequence[int | None]
 ) -> dict[str, Tensor]:
@@ -166,63 +135,48 @@ def bundle_weights(
         tgt_rows: Those of the target pieces.
     """
     order = torch.arange(config.d_model).view(2, -1).t().flatten()
-    weights = dict(_bundle_embeddings(load, config, src_rows, tgt_rows, order))
+    weights: dict[str, Tensor] = {}
+
+    def embedding(name: str, rows: Sequence[int | None]) -> Tensor:
+        return _rows(load(name), rows)[:, order].contiguous()
+
+    def reads(ours: str, *names: str) -> None:
+        """Projections of the residual stream, as one matrix."""
+        matrix, bias = (torch.cat([load(f"{name}.{part}").float() for name in names]) for part in ("weight", "bias"))
+        weights[f"{ours}.weight"], weights[f"{ours}.bias"] = matrix[:, order].contiguous(), bias
+
+    def writes(ours: str, name: str) -> None:
+        """A projection, or a norm, whose output is the residual stream's."""
+        for part in ("weight", "bias"):
+            weights[f"{ours}.{part}"] = load(f"{name}.{part}").float()[order].contiguous()
+
+    if config.tie_embeddings == "all":
+        weights["embedding.weight"] = embedding("model.shared.weight", tgt_rows)
+    else:
+        weights["src_embedding.weight"] = embedding("model.encoder.embed_tokens.weight", src_rows)
+        weights["embedding.weight"] = embedding("model.decoder.embed_tokens.weight", tgt_rows)
+    if config.tie_embeddings == "none":
+        weights["softmax.weight"] = embedding("lm_head.weight", tgt_rows)
+    weights["output_bias"] = _rows(load("final_logits_bias").flatten(), tgt_rows, ABSENT)
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         for number in range(depth):
             ours, theirs = f"{side}.{number}", f"model.{side}.layers.{number}"
-            weights.update(_bundle_layer(load, ours, theirs, order))
+            reads(f"{ours}.self_attention.qkv", *(f"{theirs}.self_attn.{letter}_proj" for letter in "qkv"))
+            writes(f"{ours}.self_attention.out", f"{theirs}.self_attn.out_proj")
+            writes(f"{ours}.self_attention_residual.norm", f"{theirs}.self_attn_layer_norm")
+            if side == "decoder":
+                reads(f"{ours}.memory_attention.q", f"{theirs}.encoder_attn.q_proj")
+                reads(f"{ours}.memory_attention.kv", *(f"{theirs}.encoder_attn.{letter}_proj" for letter in "kv"))
+                writes(f"{ours}.memory_attention.out", f"{theirs}.encoder_attn.out_proj")
+                writes(f"{ours}.memory_attention_residual.norm", f"{theirs}.encoder_attn_layer_norm")
+            reads(f"{ours}.feed_forward.inner", f"{theirs}.fc1")
+            writes(f"{ours}.feed_forward.outer", f"{theirs}.fc2")
+            writes(f"{ours}.feed_forward_residual.norm", f"{theirs}.final_layer_norm")
     return weights
 
 
-def _bundle_embeddings(
-    load: Load,
-    config: ModelConfig,
-    src_rows: Sequence[int | None],
-    tgt_rows: Sequence[int | None],
-    order: Tensor,
-) -> Iterator[tuple[str, Tensor]]:
-    if config.tie_embeddings == "all":
-        yield "embedding.weight", _rows(load("model.shared.weight"), tgt_rows)[:, order].contiguous()
-    else:
-        yield "src_embedding.weight", _rows(load("model.encoder.embed_tokens.weight"), src_rows)[:, order].contiguous()
-        yield "embedding.weight", _rows(load("model.decoder.embed_tokens.weight"), tgt_rows)[:, order].contiguous()
-    if config.tie_embeddings == "none":
-        yield "softmax.weight", _rows(load("lm_head.weight"), tgt_rows)[:, order].contiguous()
-    bias = _rows(load("final_logits_bias").flatten(), tgt_rows)
-    bias[[number for number, row in enumerate(tgt_rows) if row is None]] = ABSENT
-    yield "output_bias", bias
-
-
-def _rows(weight: Tensor, rows: Sequence[int | None]) -> Tensor:
-    """The rows of a weight, zeros where there is none."""
+def _rows(weight: Tensor, rows: Sequence[int | None], absent: float = 0.0) -> Tensor:
+    """The rows of a weight, ``absent`` where there is none."""
     chosen = weight[[0 if row is None else row for row in rows]].float()
-    chosen[[number for number, row in enumerate(rows) if row is None]] = 0.0
+    chosen[[number for number, row in enumerate(rows) if row is None]] = absent
     return chosen
-
-
-def _bundle_layer(load: Load, ours: str, theirs: str, order: Tensor) -> Iterator[tuple[str, Tensor]]:
-    def joined(names: Sequence[str], part: str) -> Tensor:
-        return torch.cat([load(f"{name}.{part}").float() for name in names])
-
-    def reads(name: str, *sources: str) -> Iterator[tuple[str, Tensor]]:
-        """Projections of the residual stream, as one matrix."""
-        names = [f"{theirs}.{source}" for source in sources]
-        yield f"{ours}.{name}.weight", joined(names, "weight")[:, order].contiguous()
-        yield f"{ours}.{name}.bias", joined(names, "bias")
-
-    def writes(name: str, source: str) -> Iterator[tuple[str, Tensor]]:
-        """A projection, or a norm, whose output is the residual stream's."""
-        for part in ("weight", "bias"):
-            yield f"{ours}.{name}.{part}", load(f"{theirs}.{source}.{part}").float()[order].contiguous()
-
-    yield from reads("self_attention.qkv", *(f"self_attn.{one}_proj" for one in "qkv"))
-    yield from writes("self_attention.out", "self_attn.out_proj")
-    yield from writes("self_attention_residual.norm", "self_attn_layer_norm")
-    if ours.startswith("decoder"):
-        yield from reads("memory_attention.q", "encoder_attn.q_proj")
-        yield from reads("memory_attention.kv", "encoder_attn.k_proj", "encoder_attn.v_proj")
-        yield from writes("memory_attention.out", "encoder_attn.out_proj")
-        yield from writes("memory_attention_residual.norm", "encoder_attn_layer_norm")
-    yield from reads("feed_forward.inner", "fc1")
-    yield from writes("feed_forward.outer", "fc2")
-    yield from writes("feed_forward_residual.norm", "final_layer_norm")

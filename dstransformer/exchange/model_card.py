@@ -111,7 +111,7 @@ def _usage(bundle: Bundle, scores: list[Score]) -> Iterator[str]:
     measured = ", with which the scores below were measured," if scores else ""
     one_tokenizer = bundle.tokenizer.is_single or is_marian(bundle)
     target, decoder = ("", "tokenizer") if one_tokenizer else (_TARGET, "target")
-    tag = next((f"{one.tag} " for one in bundle.directions if one.tag), "")
+    tag = next((f"{direction.tag} " for direction in bundle.directions if direction.tag), "")
     code = {
         "extra": search.max_extra_tokens,
         "penalty": _penalty(search, "length"),
@@ -170,8 +170,8 @@ def _title(bundle: Bundle) -> str:
 def _direction(bundle: Bundle) -> str:
     if bundle.directions:
         named = (
-            f"`{one.src_lang}` to `{one.tgt_lang}`" + (f" (`{one.tag}`)" if one.tag else "")
-            for one in bundle.directions
+            f"`{direction.src_lang}` to `{direction.tgt_lang}`" + (f" (`{direction.tag}`)" if direction.tag else "")
+            for direction in bundle.directions
         )
         return f"{', '.join(named)}, each named by its tag at the start of the sentence"
     if bundle.src_lang and bundle.tgt_lang:
@@ -184,7 +184,7 @@ def _sources(bundle: Bundle) -> str:
 
 
 def _front_matter(bundle: Bundle, scores: list[Score]) -> dict[str, Any]:
-    codes = [code for one in bundle.directions for code in (one.src_lang, one.tgt_lang)]
+    codes = [code for direction in bundle.directions for code in (direction.src_lang, direction.tgt_lang)]
     languages = list(dict.fromkeys(code for code in codes or (bundle.src_lang, bundle.tgt_lang) if code))
     front: dict[str, Any] = {
         **({"language": languages} if languages else {}),
@@ -194,23 +194,21 @@ def _front_matter(bundle: Bundle, scores: list[Score]) -> dict[str, Any]:
     }
     if scores:
         front["metrics"] = list(dict.fromkeys(score.metric for score in scores))
-        front["model-index"] = [{"name": _title(bundle), "results": list(_results(bundle, scores))}]
+        results = [
+            {
+                "task": {"type": "translation", "name": "Translation"},
+                "dataset": {"name": f"{_sources(bundle)} ({split})", "type": _sources(bundle), "split": split},
+                "metrics": [
+                    {"type": score.metric, "name": score.label, "value": round(score.value, 2)}
+                    | ({"args": {"signature": score.signature}} if score.signature else {})
+                    for score in scores
+                    if score.split == split
+                ],
+            }
+            for split in dict.fromkeys(score.split for score in scores)
+        ]
+        front["model-index"] = [{"name": _title(bundle), "results": results}]
     return front
-
-
-def _results(bundle: Bundle, scores: list[Score]) -> Iterator[dict[str, Any]]:
-    for split in dict.fromkeys(score.split for score in scores):
-        name = f"{_sources(bundle)} ({split})"
-        yield {
-            "task": {"type": "translation", "name": "Translation"},
-            "dataset": {"name": name, "type": _sources(bundle), "split": split},
-            "metrics": [
-                {"type": score.metric, "name": score.label, "value": round(score.value, 2)}
-                | ({"args": {"signature": score.signature}} if score.signature else {})
-                for score in scores
-                if score.split == split
-            ],
-        }
 
 
 def _architecture(bundle: Bundle) -> dict[str, object]:

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dstransformer.errors import shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-class TextTranslator(Protocol):
-    """The interface of a loaded bundle."""
-
-    def translate(self, sentences: list[str], /) -> list[str]:
-        """Translate sentences one to one, in order."""
+    from dstransformer.decoding import TextDecoder
 
 
 class BundleModel:
     """A translator, or what else decodes text, with MLflow's model interface."""
 
-    def __init__(self, translator: TextTranslator) -> None:
+    def __init__(self, translator: TextDecoder) -> None:
         self._translator = translator
 
     def predict(self, model_input: pd.DataFrame | Sequence[str], params: dict[str, Any] | None = None) -> list[str]:
@@ -33,8 +28,8 @@ class BundleModel:
             TypeError: An input is not a text, such as a missing value of a data frame.
         """
         del params
-        given = [model_input] if isinstance(model_input, str) else model_input
-        sentences = list(given) if isinstance(given, Sequence) else given.iloc[:, 0].tolist()
+        texts = [model_input] if isinstance(model_input, str) else model_input
+        sentences = list(texts) if isinstance(texts, Sequence) else texts.iloc[:, 0].tolist()
         for number, sentence in enumerate(sentences, 1):
             if not isinstance(sentence, str):
                 raise TypeError(f"input {number} is {shown(sentence)}, not a text")

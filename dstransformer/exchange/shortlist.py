@@ -35,34 +35,6 @@ Int64 = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
 
 
-class Shortlist(NamedTuple):
-    """The pieces that translations may consist of.
-
-    Attributes:
-        always: Target pieces that every translation may have, in ascending order.
-        by_source: For each source piece its further target pieces, best first.
-    """
-
-    always: list[int]
-    by_source: list[list[int]]
-
-    def text(self, tokenizer: Tokenizer) -> str:
-        """The map in CTranslate2's format: a line for each source piece, a tab, the target pieces between spaces.
-
-        The first line has no source piece. Pieces stand by name.
-
-        Raises:
-            DataError: A piece has a space, a tab or a line break in its name.
-        """
-        source = tokenizer.src.pieces(range(tokenizer.src.vocab_size))
-        target = tokenizer.pieces(range(tokenizer.vocab_size))
-        for name in (*source, *target):
-            if set(name) & set(" \t\n"):
-                raise DataError(f"the piece {name!r} cannot stand in a shortlist: its name has a space or a line break")
-        rows = [("", self.always), *((name, row) for name, row in zip(source, self.by_source, strict=True) if row)]
-        return "".join(f"{name}\t{' '.join(target[piece] for piece in row)}\n" for name, row in rows)
-
-
 @dataclass(frozen=True)
 class ShortlistOptions:
     """What a shortlist is built from.
@@ -78,12 +50,21 @@ class ShortlistOptions:
     frequent: int
 
     def build(self, tokenizer: Tokenizer) -> str:
-        """The vocabulary map for a model with this tokenizer.
+        """The vocabulary map of CTranslate2: a line for each source piece, a tab, the target pieces between spaces.
+
+        The first line has no source piece, and the target pieces of all. Pieces stand by name.
 
         Raises:
-            DataError: The folder is not a corpus, or it is encoded with another tokenizer.
+            DataError: The folder is not a corpus, it is encoded with another tokenizer than the model's, or a piece has
+                a space, a tab or a line break in its name.
         """
-        return build_shortlist(self._open(tokenizer), best=self.best, frequent=self.frequent).text(tokenizer)
+        always, by_source = build_shortlist(self._open(tokenizer), best=self.best, frequent=self.frequent)
+        source, target = (side.pieces(range(side.vocab_size)) for side in (tokenizer.src, tokenizer))
+        for name in (*source, *target):
+            if set(name) & set(" \t\n"):
+                raise DataError(f"the piece {name!r} cannot stand in a shortlist: its name has a space or a line break")
+        rows = [("", always), *((name, row) for name, row in zip(source, by_source, strict=True) if row)]
+        return "".join(f"{name}\t{' '.join(target[piece] for piece in row)}\n" for name, row in rows)
 
     def lexical_text(self, tokenizer: Tokenizer) -> str:
         """The lexical table that Marian makes a shortlist of: lines of target piece, source piece and probability.
@@ -96,10 +77,12 @@ class ShortlistOptions:
         """
         corpus = self._open(tokenizer)
         table = lexical_table(corpus.split("train"), tokenizer.src.vocab_size, tokenizer.vocab_size)
-        source, target = (one.pieces(range(one.vocab_size)) for one in (tokenizer.src, tokenizer))
+        source, target = (side.pieces(range(side.vocab_size)) for side in (tokenizer.src, tokenizer))
         kept = {} if tokenizer.is_joint else same_pieces(tokenizer)
         rows = enumerate(_likely(table, len(source), self.best, kept))
-        return "".join(f"{target[other]} {source[piece]} {p:.6g}\n" for piece, row in rows for other, p in row.items())
+        return "".join(
+            f"{target[likely]} {source[piece]} {p:.6g}\n" for piece, row in rows for likely, p in row.items()
+        )
 
     def _open(self, tokenizer: Tokenizer) -> Corpus:
         """The corpus, which must have the tokenizer of the model."""
@@ -126,7 +109,7 @@ class LexicalTable(NamedTuple):
     probability: Float
 
 
-def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> Shortlist:
+def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> tuple[list[int], list[list[int]]]:
     """The shortlist of a corpus.
 
     Args:
@@ -135,7 +118,8 @@ def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> Shortlist:
         frequent: Most frequent target pieces, which every translation may have, with the end of a sentence.
 
     Returns:
-        The shortlist. A source piece that the target side has too may also stay itself, as names and numbers do.
+        Target pieces that every translation may have, in ascending order; and for each source piece its further target
+        pieces, best first. One that the target side has too may also stay itself, as names and numbers do.
     """
     split, tokenizer = corpus.split("train"), corpus.tokenizer
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
@@ -145,12 +129,12 @@ def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> Shortlist:
     always = sorted({EOS_ID, *most[counts[most] > 0].tolist()})
     table = lexical_table(split, tokenizer.src.vocab_size, tokenizer.vocab_size)
     rows = _likely(table, tokenizer.src.vocab_size, best, same_pieces(tokenizer))
-    return Shortlist(always, [[target for target in row if target not in always] for row in rows])
+    return always, [[target for target in row if target not in always] for row in rows]
 
 
 def same_pieces(tokenizer: Tokenizer) -> dict[int, int]:
     """The target piece of each source piece that both sides have, by their text; bytes too, special ones not."""
-    source, target = (one.pieces(range(one.vocab_size))[EOS_ID + 1 :] for one in (tokenizer.src, tokenizer))
+    source, target = (side.pieces(range(side.vocab_size))[EOS_ID + 1 :] for side in (tokenizer.src, tokenizer))
     numbers = {text: piece for piece, text in enumerate(target, EOS_ID + 1)}
     return {piece: numbers[text] for piece, text in enumerate(source, EOS_ID + 1) if text in numbers}
 
@@ -180,13 +164,13 @@ def lexical_table(split: Split, src_size: int, tgt_size: int) -> LexicalTable:
         total = np.zeros(len(keys))
         for chunk in _chunks(split):
             cells, sizes = _cells(*chunk, src_size, tgt_size)
-            found, place = np.unique(cells, return_inverse=True)
-            at = np.searchsorted(keys, found)
-            weight = np.ones(len(cells)) if probability is None else probability[at][place]
+            chunk_keys, inverse = np.unique(cells, return_inverse=True)
+            at = np.searchsorted(keys, chunk_keys)
+            weight = np.ones(len(cells)) if probability is None else probability[at][inverse]
             begins = np.cumsum(sizes) - sizes
-            expected = _sums(place, weight / np.repeat(np.add.reduceat(weight, begins), sizes), len(found))
+            expected = _sums(inverse, weight / np.repeat(np.add.reduceat(weight, begins), sizes), len(chunk_keys))
             if probability is None:
-                keys, merged = np.unique(np.concatenate((keys, found)), return_inverse=True)
+                keys, merged = np.unique(np.concatenate((keys, chunk_keys)), return_inverse=True)
                 total = _sums(merged, np.concatenate((total, expected)), len(keys))
             else:
                 total[at] += expected
@@ -196,8 +180,8 @@ def lexical_table(split: Split, src_size: int, tgt_size: int) -> LexicalTable:
     return LexicalTable(keys // tgt_size, keys % tgt_size, probability)
 
 
-def _sums(place: Int64, weights: Float, size: int) -> Float:
-    return np.bincount(place, weights, size).astype(np.float64)
+def _sums(index: Int64, weights: Float, size: int) -> Float:
+    return np.bincount(index, weights, size).astype(np.float64)
 
 
 def _chunks(split: Split) -> Iterator[tuple[Int64, Int64, Int64, Int64]]:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dstransformer.data import Tokenizer
-from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
-from dstransformer.errors import DataError, shown
+from dstransformer.errors import DataError
 
 #: How the vocabulary writes the tag of a target language.
 TAG = re.compile(r">>[^<>\s]+<<")
@@ -34,11 +33,6 @@ class Vocabulary(NamedTuple):
 
     rows: list[int | None]
     names: list[str]
-
-    @property
-    def tags(self) -> list[str]:
-        """The tags of target languages."""
-        return [name for name in self.names if TAG.fullmatch(name)]
 
 
 def order_vocabulary(numbers: Mapping[str, int], *, pad: int, start: int, end: int, path: object) -> Vocabulary:
@@ -74,23 +68,6 @@ def exact_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary([*range(tokenizer.vocab_size)], names[len(SPECIAL) :])
 
 
-def build_tokenizer(models: Sequence[Any], vocabularies: Sequence[Vocabulary]) -> Tokenizer:
-    """The tokenizer of a bundle.
-
-    Args:
-        models: Those that divide source and target text, as ``ModelProto``.
-        vocabularies: The pieces of the source and of the target.
-
-    Raises:
-        DataError: A vocabulary has no piece of its model.
-    """
-    source, target = (
-        numbered_model(model, vocabulary, f"{side}.spm")
-        for model, vocabulary, side in zip(models, vocabularies, ("source", "target"), strict=True)
-    )
-    return Tokenizer(target, TOKENIZER_NAME, Tokenizer(source, SRC_TOKENIZER_NAME))
-
-
 def absent_pieces(model: Any, vocabulary: Vocabulary) -> list[str]:
     """The pieces that a model divides text into but its vocabulary lacks. Their text is divided into others."""
     return sorted(_divided(model).keys() - set(vocabulary.names))
@@ -103,20 +80,20 @@ def _divided(model: Any) -> dict[str, Any]:
     return {piece.piece: piece for piece in model.pieces if piece.type in ordinary}
 
 
-def numbered_model(model: Any, vocabulary: Vocabulary, name: object) -> bytes:
+def numbered_model(model: Any, vocabulary: Vocabulary, file: str) -> bytes:
     """A model that divides text as ``model`` does, and whose pieces are those of the vocabulary.
 
     Args:
         model: The model, as a ``ModelProto``.
         vocabulary: The pieces.
-        name: The model's file, for errors.
+        file: The model's file, for errors.
 
     Raises:
         DataError: They have no piece in common.
     """
     divided = _divided(model)
     if not divided.keys() & set(vocabulary.names):
-        raise DataError(f"{name} and the vocabulary have no piece in common: they are of different models")
+        raise DataError(f"{file} and the vocabulary have no piece in common: they are of different models")
     numbered = type(model)()
     numbered.CopyFrom(model)
     del numbered.pieces[:]
@@ -124,10 +101,10 @@ def numbered_model(model: Any, vocabulary: Vocabulary, name: object) -> bytes:
     for special in SPECIAL:
         kind = kinds.UNKNOWN if special == "<unk>" else kinds.CONTROL
         numbered.pieces.add(piece=special, score=0.0, type=kind)
-    for piece, own in zip(unique_names(vocabulary.names), vocabulary.names, strict=True):
-        if own in divided and piece == own:
-            numbered.pieces.add().CopyFrom(divided[own])
-        elif TAG.fullmatch(own):
+    for piece, name in zip(unique_names(vocabulary.names), vocabulary.names, strict=True):
+        if name in divided and piece == name:
+            numbered.pieces.add().CopyFrom(divided[name])
+        elif TAG.fullmatch(name):
             numbered.pieces.add(piece=f"▁{piece}", score=0.0, type=kinds.USER_DEFINED)
         else:
             numbered.pieces.add(piece=piece, score=UNUSED_SCORE, type=kinds.UNUSED)
@@ -144,20 +121,9 @@ def unique_names(names: Sequence[str]) -> list[str]:
     taken = {*SPECIAL, *names}
     unique = []
     for name in names:
-        own = name
-        while own in SPECIAL or not own or (own != name and own in taken):
-            own += "#"
-        taken.add(own)
-        unique.append(own)
+        changed = name
+        while changed in SPECIAL or not changed or (changed != name and changed in taken):
+            changed += "#"
+        taken.add(changed)
+        unique.append(changed)
     return unique
-
-
-def check_numbers(content: object, path: object) -> dict[str, int]:
-    """The content of a ``vocab.json``.
-
-    Raises:
-        DataError: It does not map pieces to numbers.
-    """
-    if not isinstance(content, dict) or not all(type(number) is int for number in content.values()):
-        raise DataError(f"{path} does not map pieces to numbers: {shown(content)}")
-    return content

@@ -285,6 +285,17 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return options, rest
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the commands nearest to one that does not exist. argparse lists all, which is more than a line holds."""
+        if isinstance(action, Commands) and value not in action.choices:
+            from difflib import get_close_matches
+
+            near = [f"`{self.prog} {name}`" for name in get_close_matches(value, action.choices)]
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            kind = str(action.metavar).lower()
+            raise UserError(f"{shown(value)} is not a {kind} of {self.prog}: {hint}`{self.prog} --help` lists all")
+        super()._check_value(action, value)
+
     def error(self, message: str) -> NoReturn:
         """Raise the error, in one line."""
         raise UserError(f"{shown(message, quote=False, limit=240)}; see `{self.prog} --help`")

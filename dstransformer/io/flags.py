@@ -57,27 +57,27 @@ class Options:
     :func:`argument` nor :func:`option` is no option.
     """
 
-    def __init_subclass__(cls, **given: Any) -> None:
-        super().__init_subclass__(**given)
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
         dataclass(kw_only=True)(cls)
 
     @classmethod
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
         """Add the options to a parser."""
         kinds = get_type_hints(cls, include_extras=True)
-        places: dict[str | None, Any] = {None: parser}
+        groups: dict[str | None, Any] = {None: parser}
         for each in fields(cls):  # type: ignore[arg-type]
             if not each.metadata:
                 continue
             one_of, required = each.metadata["one_of"], each.metadata["required"]
-            if one_of not in places:
-                places[one_of] = parser.add_mutually_exclusive_group(required=required)
+            if one_of not in groups:
+                groups[one_of] = parser.add_mutually_exclusive_group(required=required)
             settings = _settings(each, kinds[each.name])
             if each.metadata["by_place"]:
-                places[one_of].add_argument(each.name, **settings)
+                groups[one_of].add_argument(each.name, **settings)
             else:
                 flag = each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
-                places[one_of].add_argument(flag, dest=each.name, required=required and one_of is None, **settings)
+                groups[one_of].add_argument(flag, dest=each.name, required=required and one_of is None, **settings)
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> Self:

@@ -21,9 +21,9 @@ from dstransformer.cli import main
 
 STORED = REPOSITORY / "tests" / "data" / "formats" / "1"
 
-#: Command lines by what their error line says. Words in capitals are paths: CORPUS, the plain RUN and its BUNDLE; NEW,
-#: which does not exist; the FILE and the FOLDER of other things; TEXT, two lines; BLANK, two empty
-#: ones; LINE, one; BAD, not in UTF-8.
+#: Command lines by what their error line says. Words in capitals are paths: CORPUS, the plain RUN and its BUNDLE; an
+#: EXPORT for CTranslate2; NEW, which does not exist; the FILE and the FOLDER of other things; TEXT, two lines; BLANK,
+#: two empty ones; LINE, one; BAD, not in UTF-8.
 COMMANDS = [
     ("train bsae --corpus CORPUS --run NEW", ["unknown preset 'bsae': did you mean 'base'"]),
     ("train toy --corpus CORPUS --run NEW --set model.width=3", ["there is no key 'model.width'"]),
@@ -71,6 +71,7 @@ COMMANDS = [
     ("translate BUNDLE TEXT --sample --prune 3", ["--prune is for the search, and --sample draws: leave one out"]),
     ("translate BUNDLE TEXT --prefix-file nowhere", ["cannot read nowhere"]),
     ("evaluate RUN --src TEXT --ref LINE", ["TEXT has 2 lines but LINE has 1"]),
+    ("evaluate EXPORT --src TEXT --ref TEXT", ["EXPORT is an export for CTranslate2", "--engine ct2", "--systems"]),
     ("evaluate --ref LINE --systems LINE --langpair en-jp", ["--langpair 'en-jp': 'jp' is not a", "did you mean ja?"]),
     ("evaluate BUNDLE --src FILE --ref LINE --langpair english-de", ["'english' is not a", "did you mean en?"]),
     *((f"import {command} --src-lang jp --out NEW", ["--src-lang: 'jp' is not a", "--any-language", "you mean ja?"])
@@ -154,6 +155,7 @@ def paths(plain_run: Path, toy_corpus: Path, tmp_path: Path, monkeypatch: pytest
     (tmp_path / "folder" / "thesis.tex").touch()
     parser = save_small_bundle(tmp_path / "parser", trees={"tags": "keep", "closing": "label"})
     given = {"CORPUS": toy_corpus, "RUN": plain_run, "BUNDLE": plain_run / "bundle", "PARSER": parser}
+    given["EXPORT"] = STORED / "ct2"
     return {name: str(tmp_path / path) for name, path in here.items()} | {
         name: str(path) for name, path in given.items()
     }

@@ -8,7 +8,7 @@ from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Literal
 
-from dstransformer.cli.options import Command, CommandResult, File, Lines, decode_lines, load_decoder
+from dstransformer.cli.options import Command, CommandResult, File, Lines, decode_lines, load_translator
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.io.command import exit_on_sigterm
 from dstransformer.io.flags import Options, option
@@ -44,7 +44,8 @@ def _parse(options: Parse) -> CommandResult:
     """Parse a file or standard input."""
 
     def load() -> Parser:
-        parser: RawTextParser = load_decoder(options, options.bundle, partial(resolve_name, f"{_PARSER}:RawTextParser"))
+        kind = partial(resolve_name, f"{_PARSER}:RawTextParser")
+        parser: RawTextParser = load_translator(options, options.bundle, kind=kind)
         if options.tokenised:
             parser.split = resolve_name(f"{_PARSER}:given_words")
         return parser
@@ -111,7 +112,7 @@ def _parse_and_score(options: Evaluate) -> CommandResult:
         bundle = open_bundle(options.bundle[0])
         if not bundle.form.model:
             raise DataError(f"{bundle.path} is a translation model: score it with --task translation")
-        parser: Parser = load_decoder(options, bundle, partial(resolve_name, f"{_PARSER}:Parser"))
+        parser: Parser = load_translator(options, bundle, kind=partial(resolve_name, f"{_PARSER}:Parser"))
         has_tags = parser.trees.tags == "keep"
         if not has_tags and options.tags not in (None, "gold"):
             raise UserError(f"--tags {options.tags}: {bundle.path} writes no tags; leave it out, or give --tags gold")

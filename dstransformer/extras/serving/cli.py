@@ -9,7 +9,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from dstransformer.cli.options import Command, CommandResult, Engine, load_ct2, load_decoder, uses_ct2
+from dstransformer.cli.options import Command, CommandResult, Engine, load_ct2, load_translator, uses_ct2
 from dstransformer.errors import UserError
 from dstransformer.io.command import exit_on_sigterm
 from dstransformer.io.flags import option
@@ -111,7 +111,6 @@ def run(options: Serve) -> CommandResult:
 
 def _load(options: Serve) -> Model:
     """Load the model, in its process."""
-    from dstransformer import decoding
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.exchange.ct2_engine import open_exported
     from dstransformer.extras.serving.loaded_model import LoadedModel
@@ -122,7 +121,7 @@ def _load(options: Serve) -> Model:
         served.check_translates(_ADVICE)
     with memory_errors("load the model", "free some, or choose another --device"):
         if isinstance(served, Bundle) and not uses_ct2(options):
-            translator = load_decoder(options, served, lambda: decoding.Translator, keep_nan=True)
+            translator = load_translator(options, served, keep_nan=True)
         else:
             translator = load_ct2(options, served)
     model = LoadedModel(served, translator)

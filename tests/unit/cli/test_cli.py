@@ -45,8 +45,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("ds-config " + "x" * 9999, "unknown preset 'xxx"),
     ("ds-config toy --world-size " + "9" * 9999, "argument --world-size: invalid int value: '999"),
     ("evaluate nowhere --src a --ref b --beam-siz 2", "--beam-siz 2; see `dst evaluate --help`"),
-    ("nonsense", "'nonsense'"),
-    ("export onnx", "'onnx'"),
+    ("nonsense", "'nonsense' is not a command of dst: `dst --help`"),
+    ("trian toy", "`dst train`"),
+    ("export onnx", "'onnx' is not a format of dst export: `dst export --help`"),
     ("translate ", "argument BUNDLE: the name is empty: is a variable unset?"),
     ("translate nowhere --beam many", "argument --beam: invalid int value: 'many'; see `dst translate --help`"),
 ])  # fmt: skip

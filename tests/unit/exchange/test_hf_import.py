@@ -74,12 +74,12 @@ ARCHITECTURES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", ARCHITECTURES)
 def test_the_logits_are_the_same_there_and_back(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = opus_folder(tmp_path / "opus", tags=[">>deu<<", ">>nld<<"], **changes)
-    bundle = import_hf(folder, tmp_path / "bundle").bundle
+    bundle = import_hf(folder, tmp_path / "bundle")[0]
     src, tgt = f">>nld<< {TEXT[0]}", TEXT[1]
     assert max(differences(bundle, folder, src, tgt)) < 1e-4
     export_hf(tmp_path / "bundle", tmp_path / "back")
     assert max(differences(bundle, tmp_path / "back", src, tgt)) < 1e-4
-    again = import_hf(tmp_path / "back", tmp_path / "again").bundle
+    again = import_hf(tmp_path / "back", tmp_path / "again")[0]
     assert again.tokenizer.identity == bundle.tokenizer.identity
     assert (again.model, again.decoding) == (bundle.model, bundle.decoding)
     assert max(differences(again, folder, src, tgt)) < 1e-4
@@ -99,9 +99,8 @@ def test_an_export_with_fast_tokenizers_comes_back(tmp_path: Path, form: dict[st
     tie = "all" if joint else "target"
     ours = open_bundle(random_bundle(tmp_path / "bundle", tokenizer, tie_embeddings=tie, **form))
     export_hf(ours.path, tmp_path / "hf")
-    found = import_hf(tmp_path / "hf", tmp_path / "back")
-    back = found.bundle
-    assert (back.tokenizer.identity, back.tokenizer.is_joint, found.absent) == (ours.tokenizer.identity, joint, [])
+    back, absent = import_hf(tmp_path / "hf", tmp_path / "back")
+    assert (back.tokenizer.identity, back.tokenizer.is_joint, absent) == (ours.tokenizer.identity, joint, [])
     names = ["tokenizer.model"] if joint else ["tokenizer.model", "tokenizer.src.model"]
     assert [(back.path / name).read_bytes() for name in names] == [(ours.path / name).read_bytes() for name in names]
     assert (back.src_lang, back.tgt_lang) == (ours.src_lang, ours.tgt_lang) != (None, None)
@@ -127,13 +126,13 @@ def test_an_earlier_export_without_its_models_is_refused_with_advice(tmp_path: P
 
 
 def test_a_model_states_its_languages_and_its_search(tmp_path: Path) -> None:
-    one = import_hf(opus_folder(tmp_path / "one"), tmp_path / "bundle").bundle
+    one = import_hf(opus_folder(tmp_path / "one"), tmp_path / "bundle")[0]
     assert (one.src_lang, one.tgt_lang, one.directions) == ("eng", "deu", ())
     assert (one.decoding.beam_size, one.decoding.length_penalty, one.decoding.length_offset) == (4, 1.0, 0.0)
     assert one.decoding.max_input_tokens == 127
     assert one.provenance["imported"]["format"] == "MarianMTModel"
     several = opus_folder(tmp_path / "several", tags=[">>deu<<", ">>nld<<"])
-    bundle = import_hf(several, tmp_path / "tags").bundle
+    bundle = import_hf(several, tmp_path / "tags")[0]
     assert [(one.name, one.tag) for one in bundle.directions] == [("eng-deu", ">>deu<<"), ("eng-nld", ">>nld<<")]
     assert bundle.tgt_lang == "mul"
 
@@ -150,7 +149,7 @@ def corpus(side: str, lines: int) -> list[str]:
 def test_the_tokens_of_real_text_are_the_same(tmp_path: Path, *, separate: bool) -> None:
     texts = [[line for line in corpus(side, 10_100) if line.isprintable()][:10_000] for side in ("en", "de")]
     folder = opus_folder(tmp_path / "opus", (texts[0], texts[1]), pieces=2_000, separate=separate)
-    bundle = import_hf(folder, tmp_path / "bundle").bundle
+    bundle = import_hf(folder, tmp_path / "bundle")[0]
     theirs = MarianTokenizer.from_pretrained(folder)
     found = theirs(texts[0], text_target=texts[1])
     target_vocabulary = "target_vocab.json" if separate else "vocab.json"
@@ -229,9 +228,9 @@ class Harmful:
 @pytest.mark.parametrize("legacy", [False, True])
 def test_weights_in_a_pickle_are_those_of_safetensors(tmp_path: Path, legacy: bool) -> None:
     folder = opus_folder(tmp_path / "opus")
-    expected = import_hf(folder, tmp_path / "expected").bundle
+    expected = import_hf(folder, tmp_path / "expected")[0]
     pickle(folder, legacy=legacy)
-    found = import_hf(folder, tmp_path / "found").bundle
+    found = import_hf(folder, tmp_path / "found")[0]
     assert (found.path / "model.safetensors").read_bytes() == (expected.path / "model.safetensors").read_bytes()
 
 

@@ -79,9 +79,9 @@ def exported(shared_folder: Callable[[str, Callable[[Path], object]], Path], tra
 
 
 def allowed_pieces(corpus: Corpus, sentence: str) -> set[int]:
-    expected = build_shortlist(corpus, best=BEST, frequent=FREQUENT)
+    always, by_source = build_shortlist(corpus, best=BEST, frequent=FREQUENT)
     (ids,) = corpus.tokenizer.encode([sentence])
-    return {*expected.always, *(piece for source in ids for piece in expected.by_source[source])}
+    return {*always, *(piece for source in ids for piece in by_source[source])}
 
 
 def test_translations_stay_within_the_shortlist(exported: Path, toy_corpus: Path, learned: list[str]) -> None:
