@@ -8,9 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from dstransformer.config.deepspeed_checks import DEPRECATED_NAMES, OWNED, find_problems
 from dstransformer.config.deepspeed_json import OFFLOAD_STAGES
-
-#: Types of DeepSpeed's optimizers that are Adam. All decouple weight decay unless ``adam_w_mode`` is false.
-ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam")
+from dstransformer.config.schema import OPTIMIZERS
 
 #: Types of DeepSpeed's schedulers that begin with a linear warm-up.
 WARMUP = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
@@ -90,26 +88,21 @@ def _convert_owned(key: str, value: Any) -> Said:
 
 def _convert_optimizer(section: Any) -> Said:
     kind, params = _parts(section)
-    is_muon = kind.lower() == "muon"
-    if kind.lower() not in ADAM and not is_muon:
-        yield None, f"{kind or 'it'} is left out: this trainer has Adam, with decoupled weight decay, and Muon"
+    optimizer = next((name for name, ours in OPTIMIZERS.items() if kind.lower() in ours.deepspeed_types), None)
+    if optimizer is None:
+        yield None, f"{kind or 'it'} is left out: this trainer has {', '.join(OPTIMIZERS)}, with decoupled weight decay"
         return
-    yield "optimizer.name", "muon" if is_muon else "adam"
-    rate = "adam_lr" if is_muon else "lr"  # a matrix moves by as much as Adam's, unlike with DeepSpeed's Muon
-    known = {"betas", "eps", "weight_decay", rate, "adam_w_mode", "torch_adam"}
-    if is_muon:
-        known.add("momentum")
-        if _is_number(momentum := params.get("momentum")):
-            yield "optimizer.momentum", float(momentum)
+    yield "optimizer.name", optimizer
     betas = params.get("betas")
     if isinstance(betas, list) and len(betas) == 2 and all(map(_is_number, betas)):
         yield from zip(("optimizer.beta1", "optimizer.beta2"), map(float, betas), strict=True)
-    for name, ours in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay"), (rate, "schedule.peak")):
+    names = {"eps": "optimizer.eps", "weight_decay": "optimizer.weight_decay", **OPTIMIZERS[optimizer].deepspeed_values}
+    for name, ours in names.items():
         if _is_number(value := params.get(name)):
             yield ours, float(value)
     if params.get("adam_w_mode") is False and params.get("weight_decay"):
         yield None, "weight decay is decoupled here (AdamW), not added to the gradient"
-    if ignored := sorted(set(params) - known):
+    if ignored := sorted(params.keys() - names.keys() - {"betas", "adam_w_mode", "torch_adam"}):
         yield None, f"{', '.join(ignored)} left out"
     if automatic := sorted(name for name, value in params.items() if value == "auto"):
         yield None, f'{", ".join(automatic)} "auto": the preset\'s values apply'

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dstransformer.config.deepspeed_checks import check_fragment, iter_values
-from dstransformer.config.schema import Config
+from dstransformer.config.schema import OPTIMIZERS, Config
 from dstransformer.errors import ConfigError, shown
 from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
 
@@ -51,8 +51,8 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
 
     Raises:
         ConfigError: A fragment is unknown; two fragments state the same key; a fragment states a derived key or
-            ``"auto"``; the ZeRO stage, offloading or precision is invalid, missing or stated twice; the state of
-            Muon is to be offloaded; or the world size does not divide ``batch.micro_batches``.
+            ``"auto"``; the ZeRO stage, offloading or precision is invalid, missing or stated twice, or the
+            optimizer cannot do with it; or the world size does not divide ``batch.micro_batches``.
     """
     merged: dict[str, Any] = {}
     stated_by: dict[tuple[str, ...], str] = {}
@@ -65,11 +65,7 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
         for path, value in iter_values(fragment):
             _add_value(merged, stated_by, path, value, origin)
     _check_merged(merged, config.deepspeed)
-    if config.optimizer.name == "muon" and offloads_optimizer(merged):
-        raise ConfigError(
-            f"optimizer.name = muon, but the DeepSpeed fragments [{', '.join(config.deepspeed)}] offload the optimizer "
-            "state, which only Adam can update in CPU memory: leave out offload_optimizer, or set optimizer.name=adam"
-        )
+    _check_optimizer(merged, config)
     # It waits for the device twice per micro-batch, for a figure that the metrics have anyway.
     merged.setdefault("timers", {}).setdefault("throughput", {"enabled": False})
     micro_batches = world_size if config.batch.micro_batches == "auto" else config.batch.micro_batches
@@ -187,6 +183,20 @@ def _check_merged(merged: Mapping[str, Any], names: Sequence[str]) -> None:
             raise ConfigError(
                 f"{fragments} set {part} to cpu at ZeRO stage {zero['stage']}, "
                 f"which needs stage {'3' if min_stage == 3 else '1, 2 or 3'}: choose that stage, or remove {part}"
+            )
+
+
+def _check_optimizer(merged: Mapping[str, Any], config: Config) -> None:
+    name = config.optimizer.name
+    for capability, is_asked, what, instead in (
+        ("zero", zero_stage(merged) > 0, "divide the optimizer state over the processes", "take zero0"),
+        ("offload", offloads_optimizer(merged), "offload the optimizer state", "leave out offload_optimizer"),
+    ):
+        if is_asked and not getattr(OPTIMIZERS[name], capability):
+            able = [other for other, optimizer in OPTIMIZERS.items() if getattr(optimizer, capability)]
+            raise ConfigError(
+                f"optimizer.name = {name}, but the DeepSpeed fragments [{', '.join(config.deepspeed)}] {what}, which "
+                f"only {', '.join(able)} can do with: {instead}, or set optimizer.name={able[0]}"
             )
 
 

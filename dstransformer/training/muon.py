@@ -21,11 +21,13 @@ from torch import Tensor, nn
 from dstransformer.config.schema import OptimizerConfig
 from dstransformer.distributed.world import World
 from dstransformer.model.transformer import Linear
-from dstransformer.training.checkpoints.shards import MOMENTUM
 from dstransformer.training.partition import Place
 
 #: Coefficients of an iteration, the number of iterations, and the least norm that is divided by (Jordan et al., 2024).
 COEFFICIENTS, ITERATIONS, MIN_NORM = (3.4445, -4.7750, 2.0315), 5, 1e-7
+
+#: The moment of a matrix.
+MOMENTUM = "momentum"
 
 #: Marks the parameter group of the matrices.
 IS_MUON = "is_muon"
@@ -236,24 +238,29 @@ class Muon(torch.optim.AdamW):
         model: The model.
         config: The betas, epsilon, momentum, rate and decoupled weight decay.
         dtype: The precision of the orthogonalisation.
-
-    Attributes:
-        matrices: The matrices of the layers.
-        names: The parameters that hold them.
+        world: The process group.
+        places: Where all that this rank updates is, by the name of the parameter. Called at the first step: it is known
+            once DeepSpeed has partitioned the parameters.
     """
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig, dtype: torch.dtype) -> None:
-        self.matrices = hidden_matrices(model)
+    def __init__(
+        self,
+        model: nn.Module,
+        config: OptimizerConfig,
+        dtype: torch.dtype,
+        world: World,
+        places: Callable[[], Mapping[str, Place]],
+    ) -> None:
+        self._matrices = hidden_matrices(model)
         self._momentum, self._dtype = config.momentum, dtype
-        self._places: Mapping[str, Place] = {}
-        self._world: World | None = None
+        self._world, self._places = world, places
         self._exchanges: dict[int, Exchange] = {}
-        self._load: list[int] = []
-        self.names = frozenset(matrix.name for matrix in self.matrices)
+        self._load = [0] * world.world_size
+        names = {matrix.name for matrix in self._matrices}
         hidden: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
         for name, parameter in model.named_parameters():
-            (hidden if name in self.names else others).append(parameter)
+            (hidden if name in names else others).append(parameter)
         groups: list[dict[str, Any]] = [
             {"params": others},
             {"params": hidden, "lr": config.muon_rate, IS_MUON: True},
@@ -262,10 +269,6 @@ class Muon(torch.optim.AdamW):
             groups,
             lr=1.0, betas=(config.beta1, config.beta2), eps=config.eps, weight_decay=config.weight_decay, fused=True,
         )  # fmt: skip
-
-    def connect(self, places: Mapping[str, Place], world: World) -> None:
-        """Tell it what this rank holds of each parameter, which is known once DeepSpeed has partitioned them."""
-        self._places, self._world, self._load = places, world, [0] * world.world_size
 
     def step(self, closure: Any = None) -> Any:
         """Apply an update. Collective."""
@@ -299,8 +302,7 @@ class Muon(torch.optim.AdamW):
         """The exchange of these masters, built at their first step."""
         key = id(masters[0])
         if key not in self._exchanges:
-            assert self._world is not None
             ids = {id(master) for master in masters}
-            places = {name: place for name, place in self._places.items() if id(place.master) in ids}
-            self._exchanges[key] = Exchange(self.matrices, places, self._world, self._load)
+            places = {name: place for name, place in self._places().items() if id(place.master) in ids}
+            self._exchanges[key] = Exchange(self._matrices, places, self._world, self._load)
         return self._exchanges[key]

@@ -21,12 +21,9 @@ from dstransformer.errors import DataError, shown
 from dstransformer.io.files import file_sha256, sync
 from dstransformer.model import save_weights
 
-#: The kinds of tensors: the weight; Adam's two moments, or Muon's momentum; the moving average, which exists only with
+#: The kinds of tensors beside the moments of the optimizer: the weight, and the moving average, which exists only with
 #: ``optimizer.ema_decay``.
-WEIGHT, FIRST_MOMENT, SECOND_MOMENT, MOMENTUM, EMA = "weight", "exp_avg", "exp_avg_sq", "momentum", "ema"
-
-#: What the optimizers keep of a parameter beside the weight.
-ADAM_MOMENTS, MUON_MOMENTS = (FIRST_MOMENT, SECOND_MOMENT), (MOMENTUM,)
+WEIGHT, EMA = "weight", "ema"
 
 
 class Shard(NamedTuple):
