@@ -16,6 +16,17 @@ WARMUP = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 #: Those that end with the training, as kinds of ``schedule.kind``.
 ENDING = {"WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 
+#: Parameters of these schedulers, and what they are called here.
+SCHEDULE_VALUES = {
+    "warmup_num_steps": "schedule.warmup_steps",
+    "warmup_max_lr": "schedule.peak",
+    "total_num_steps": "training.max_updates",
+    "cos_min_ratio": "schedule.final",
+}
+
+#: Those of our values that are whole numbers.
+COUNTS = ("schedule.warmup_steps", "training.max_updates")
+
 
 class Conversion(NamedTuple):
     """A DeepSpeed JSON, converted.
@@ -32,11 +43,7 @@ class Conversion(NamedTuple):
 
 
 def convert(content: Mapping[str, Any]) -> Conversion:
-    """Convert a DeepSpeed JSON, such as those in the documents of DeepSpeed and Hugging Face.
-
-    Args:
-        content: The JSON object.
-    """
+    """Convert a DeepSpeed JSON, such as those in the documents of DeepSpeed and Hugging Face."""
     fragment = deepcopy(dict(content))
     settings: dict[str, Any] = {}
     notes: list[str] = []
@@ -97,39 +104,32 @@ def _convert_optimizer(section: Any) -> Said:
     if isinstance(betas, list) and len(betas) == 2 and all(map(_is_number, betas)):
         yield from zip(("optimizer.beta1", "optimizer.beta2"), map(float, betas), strict=True)
     names = {"eps": "optimizer.eps", "weight_decay": "optimizer.weight_decay", **OPTIMIZERS[optimizer].deepspeed_values}
-    for name, ours in names.items():
-        if _is_number(value := params.get(name)):
-            yield ours, float(value)
+    yield from _convert_numbers(params, names)
     if params.get("adam_w_mode") is False and params.get("weight_decay"):
         yield None, "weight decay is decoupled here (AdamW), not added to the gradient"
     if ignored := sorted(params.keys() - names.keys() - {"betas", "adam_w_mode", "torch_adam"}):
         yield None, f"{', '.join(ignored)} left out"
-    if automatic := sorted(name for name, value in params.items() if value == "auto"):
-        yield None, f'{", ".join(automatic)} "auto": the preset\'s values apply'
 
 
 def _convert_scheduler(section: Any) -> Said:
     kind, params = _parts(section)
     if kind not in WARMUP:
-        yield (
-            None,
-            f"{kind or 'it'} is left out: here the rate rises linearly, then falls as schedule.kind says",
-        )
+        yield None, f"{kind or 'it'} is left out: here the rate rises linearly, then falls as schedule.kind says"
         return
     if kind in ENDING:
         yield "schedule.kind", ENDING[kind]
     else:
         yield None, f"after its warm-up the rate falls with the inverse square root of the update, not as in {kind}"
-    for name, ours, build in (
-        ("warmup_num_steps", "schedule.warmup_steps", int),
-        ("warmup_max_lr", "schedule.peak", float),
-        ("total_num_steps", "training.max_updates", int),
-        ("cos_min_ratio", "schedule.final", float),
-    ):
-        if _is_number(value := params.get(name)):
-            yield ours, build(value)
     if _is_number(least := params.get("warmup_min_lr")) and least:
         yield None, "the warm-up starts at 0, not at warmup_min_lr"
+    yield from _convert_numbers(params, SCHEDULE_VALUES)
+
+
+def _convert_numbers(params: Mapping[str, Any], names: Mapping[str, str]) -> Said:
+    """The settings that take the numbers of a section's parameters."""
+    for name, ours in names.items():
+        if _is_number(value := params.get(name)):
+            yield ours, int(value) if ours in COUNTS else float(value)
     if automatic := sorted(name for name, value in params.items() if value == "auto"):
         yield None, f'{", ".join(automatic)} "auto": the preset\'s values apply'
 
@@ -144,16 +144,10 @@ def _parts(section: Any) -> tuple[str, dict[str, Any]]:
 
 def _rename(fragment: dict[str, Any]) -> Iterator[str]:
     """Give deprecated sections their current names."""
-    zero = fragment.get("zero_optimization")
-    places = [(fragment, "bfloat16", "bf16")]
-    if isinstance(zero, dict):
-        places += [
-            (zero, old.rpartition(".")[2], new.rpartition(".")[2])
-            for old, new in DEPRECATED_NAMES.items()
-            if "." in old
-        ]
-    for node, old, new in places:
-        if old not in node:
+    for old_path, new_path in DEPRECATED_NAMES.items():
+        section, _, old = old_path.rpartition(".")
+        node, new = fragment.get(section) if section else fragment, new_path.rpartition(".")[2]
+        if not isinstance(node, dict) or old not in node:
             continue
         value = node.pop(old)
         if new == "bf16":

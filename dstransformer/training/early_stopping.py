@@ -14,8 +14,7 @@ from dstransformer.training.checkpoints.format import EarlyStoppingState
 class EarlyStopping:
     """Follows the validation score. ``validation.patience`` validations without a better one end the training.
 
-    Args:
-        config: The patience; a patience of 0 never ends the training.
+    A patience of 0 never ends it.
 
     Attributes:
         state: The progress so far, stored in checkpoints.

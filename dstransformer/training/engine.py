@@ -293,7 +293,7 @@ class Engine:
         Args:
             shards: The folder of its weights and moments.
             step: Number of updates computed so far.
-            state: The state beside them.
+            state: What it holds beside them.
 
         Raises:
             DataError: The files cannot be read, or do not hold this model.

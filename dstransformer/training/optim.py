@@ -32,15 +32,9 @@ def build_optimizer(
     *,
     offloaded: bool,
 ) -> torch.optim.Optimizer:
-    """Build the optimizer that a configuration names.
+    """Build the optimizer that a configuration names, with learning rate 1, which the schedule scales.
 
-    Args:
-        model: The model.
-        config: The configuration.
-        dtype: The precision of the model's products.
-        world: The process group.
-        places: See :class:`Muon`.
-        offloaded: See :func:`build_adam`.
+    The products of the model are in ``dtype``, and the moments in CPU memory if ``offloaded``.
 
     Raises:
         Stopped: A signal came while an operator was compiled.
@@ -61,16 +55,9 @@ def moments_of(model: nn.Module, config: OptimizerConfig) -> dict[str, tuple[str
 def build_adam(
     parameters: Iterable[nn.Parameter], config: OptimizerConfig, *, offloaded: bool
 ) -> torch.optim.Optimizer:
-    """Build Adam with learning rate 1, which the schedule scales.
+    """Build Adam, or if moments are in CPU memory DeepSpeed's vectorised one.
 
-    Args:
-        parameters: The parameters of the model.
-        config: The betas, epsilon and decoupled weight decay.
-        offloaded: Use DeepSpeed's vectorised Adam for optimizer states in CPU memory. It is compiled at first use and
-            needs a C++ compiler.
-
-    Raises:
-        Stopped: A signal came while it was compiled.
+    That is compiled at first use and needs a C++ compiler.
     """
     values: dict[str, Any] = {"lr": 1.0, "betas": (config.beta1, config.beta2), "eps": config.eps}
     if offloaded:

@@ -69,9 +69,8 @@ class Partition:
         shards = []
         for name, place in self.places():
             state, kinds = self._optimizer.state[place.master], self._moments[name]
-            tensors = (place.master.detach(), *(state[moment] for moment in kinds))
-            cut = (tensor.view(-1).narrow(0, place.offset, place.elements) for tensor in tensors)
-            shards.append(Shard(name, place.start, dict(zip((WEIGHT, *kinds), cut, strict=True))))
+            moments = {moment: place.of(state[moment]) for moment in kinds}
+            shards.append(Shard(name, place.start, {WEIGHT: place.of(place.master.detach()), **moments}))
         if self._average is not None:
             for shard, average in zip(shards, self._average.averages, strict=True):
                 shard.tensors[EMA] = average
@@ -172,6 +171,10 @@ class Place(NamedTuple):
     offset: int
     elements: int
 
+    def of(self, tensor: Tensor) -> Tensor:
+        """The same elements of a tensor of the master's shape: its gradient or a moment, or the master itself."""
+        return tensor.view(-1).narrow(0, self.offset, self.elements)
+
 
 def ema_weight(decay: float, updates: int) -> float:
     """The share of the average that stays after update ``updates``, from 1: ``min(decay, (1 + n) / (10 + n))``.
@@ -187,11 +190,7 @@ class WeightAverage:
     It holds, in fp32, the average of the weights that this rank updates: all of them, or its partition in ZeRO.
 
     Attributes:
-        averages: The average of each of them.
-
-    Args:
-        masters: The weights that the optimizer updates in place.
-        decay: See :func:`ema_weight`.
+        averages: The average of each of the weights, which the optimizer updates in place.
     """
 
     def __init__(self, masters: Sequence[Tensor], decay: float) -> None:
@@ -201,11 +200,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def add(self, updates: int) -> None:
-        """Include the weights after an update that was applied.
-
-        Args:
-            updates: Number of updates applied so far.
-        """
+        """Include the weights after ``updates`` updates that were applied."""
         weights = [master.float() for master in self._masters]
         torch._foreach_lerp_(self.averages, weights, 1.0 - ema_weight(self._decay, updates))
 

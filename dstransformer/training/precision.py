@@ -59,7 +59,7 @@ class Precision:
         self._engine, self._stage = engine, zero_stage(ds_config)
         if dtype != torch.float32 and not int8_weights:
             if self._stage == 3:
-                gather_rounded(engine.module, dtype)
+                _gather_rounded(engine.module, dtype)
             elif device.type == "cuda":
                 self.rounded_weights = RoundedWeights(engine.module.parameters(), dtype).in_use
         if not self._stage:
@@ -88,28 +88,24 @@ class Precision:
         self._engine.optimizer.overflow = not math.isfinite(self.grad_norm)
 
 
+def _gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:
+    """At ZeRO stage 3, let the matrices of products travel in the precision of the products, which halves their bytes.
+
+    The products round them to it anyway, so no result changes. The others stay in fp32: embeddings, as positions are
+    added to them before the sum is rounded, and vectors. So do the parts that ranks keep, and gradients: DeepSpeed
+    reads this attribute when it gathers weights for a module, and for nothing else unless it runs ``torch_autocast``.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.comm_dtype = dtype  # type: ignore[attr-defined]
+
+
 def _skip_overflow(optimizer: Any, *_: object) -> None:
     """On overflow, drop the gradients, so that the optimizer does nothing."""
     if optimizer.overflow:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
-
-
-def gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:
-    """At ZeRO stage 3, let the matrices of products travel in the precision of the products, which halves their bytes.
-
-    The products round them to it anyway, so no result changes. The others stay in fp32: embeddings, as positions are
-    added to them before the sum is rounded, and vectors. So do the parts that ranks keep, and gradients: DeepSpeed
-    reads this attribute when it gathers weights for a module, and for nothing else unless it runs ``torch_autocast``.
-
-    Args:
-        model: The model that DeepSpeed has partitioned.
-        dtype: The precision of the products.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.weight.comm_dtype = dtype  # type: ignore[attr-defined]
 
 
 class LossScale:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,12 +22,7 @@ from dstransformer.training.engine import Step
 class Recovery:
     """Counts non-finite updates, and finds the checkpoint to go back to when training diverges. Collective.
 
-    Args:
-        config: How many non-finite updates may follow each other, and how many rollbacks a run may have.
-        precision: The training precision, for messages.
-        checkpoints: The checkpoints of the run.
-        session: The process group, stop requests and monitoring.
-        tracker: Receives an event for each non-finite update and each rollback.
+    Each non-finite update and each rollback is an event for the tracker.
 
     Attributes:
         state: What happened so far, stored in checkpoints.
@@ -50,13 +46,7 @@ class Recovery:
         self.state = RecoveryState()
 
     def record(self, number: int, update: Update, result: Step, *, nonfinite: bool) -> None:
-        """Record an update.
-
-        Args:
-            number: Its number.
-            update: This rank's share of it.
-            result: What this rank made of it.
-            nonfinite: Whether its loss is NaN or infinite on any rank.
+        """Record this rank's share of an update, the loss of which is or is not ``nonfinite`` on some rank.
 
         Raises:
             DivergedError: More than ``training.skip_budget`` updates in a row were not finite.
@@ -79,10 +69,6 @@ class Recovery:
 
         The updates between them are skipped: computed again, they would diverge again.
 
-        Args:
-            error: Why training diverged.
-            diverged: The state of training now.
-
         Returns:
             The checkpoint, with position, cost and recovery state replaced.
 
@@ -92,20 +78,16 @@ class Recovery:
         self._session.report(diverged.step, "going back to a checkpoint")
         with suppress(DivergedError):
             self._checkpoints.finish()
-        found: Checkpoint | None = None
+        checkpoint: Checkpoint | None = None
         if self.state.rollbacks < self._config.max_rollbacks:
             folder, last = self._checkpoints.folder, self.state.rollback_step
-            found = self._world.compute_on_rank0(lambda: folder.latest_finite(other_than=last))
-        if found is None:
+            checkpoint = self._world.compute_on_rank0(lambda: folder.latest_finite(other_than=last))
+        if checkpoint is None:
             raise error
-        step = found.state.step
-        state = replace(
-            found.state,
-            position=diverged.position,
-            cost=diverged.cost,
-            recovery=RecoveryState(0, self.state.rollbacks + 1, step),
-        )
-        first, following = found.state.position, state.position
+        step = checkpoint.state.step
+        recovery = RecoveryState(0, self.state.rollbacks + 1, step)
+        state = replace(checkpoint.state, position=diverged.position, cost=diverged.cost, recovery=recovery)
+        first, following = checkpoint.state.position, state.position
         self._tracker.emit(
             Rollback(
                 number=state.recovery.rollbacks,
@@ -117,18 +99,20 @@ class Recovery:
                 nonfinite_updates=[update for update in self._updates if update.step > step],
             )
         )
-        self._checkpoints.roll_back_to(found, state)
+        self._checkpoints.roll_back_to(checkpoint, state)
         self._updates.clear()
-        return replace(found, state=state)
+        return replace(checkpoint, state=state)
 
     def _record_nonfinite(self, number: int, update: Update, result: Step) -> None:
         """Report the pairs of the micro-batches that are not finite."""
         numbers = deal(len(update.pairs), self._world.rank, self._world.world_size)
         finite = result.parts.isfinite().tolist()
-        own = [part for part, is_finite in zip(numbers, finite, strict=True) if not is_finite]
-        parts = sorted(part for found in self._world.gather(own) for part in found)
+        of_rank = [part for part, is_finite in zip(numbers, finite, strict=True) if not is_finite]
+        parts = sorted(itertools.chain(*self._world.gather(of_rank)))
         pairs = np.sort(np.concatenate([update.pairs[part] for part in parts or range(len(update.pairs))])).tolist()
-        place, consecutive = update.position, self.state.consecutive_nonfinite
-        event = NonfiniteUpdate(number, place.epoch, place.update, result.skipped, consecutive, pairs, place.window)
+        position, consecutive = update.position, self.state.consecutive_nonfinite
+        event = NonfiniteUpdate(
+            number, position.epoch, position.update, result.skipped, consecutive, pairs, position.window
+        )
         self._updates.append(event)
         self._tracker.emit(event)

@@ -31,9 +31,7 @@ logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 def wait_for_operator_builds(folder: Path, stale_seconds: float = 600.0) -> None:
     """Wait while another process builds an operator. PyTorch would wait forever, silently, even for a killed process.
 
-    Args:
-        folder: The folder in which operators are built.
-        stale_seconds: A lock is considered stale, and removed, after this many seconds without a write to its folder.
+    A lock is stale, and removed, after ``stale_seconds`` without a write to its folder.
     """
     for lock in folder.glob("**/deepspeed_*/lock"):
         logger.warning(
@@ -89,12 +87,6 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     return deepspeed
 
 
-class _RejectedConfigError(ConfigError):
-    """Raised on every rank, because all ranks have the same configuration."""
-
-    shared = True
-
-
 @contextlib.contextmanager
 def rejections() -> Iterator[None]:
     """In the block, raise as :class:`ConfigError` what DeepSpeed has against its configuration."""
@@ -103,10 +95,12 @@ def rejections() -> Iterator[None]:
     try:
         yield
     except (ValidationError, DeepSpeedConfigError) as error:
-        raise _RejectedConfigError(
+        rejection = ConfigError(
             f"DeepSpeed rejects its configuration: {' '.join(str(error).split())[:300]}; "
             "fix the JSON given with --ds (`dst ds-config` prints the full configuration)"
-        ) from None
+        )
+        rejection.shared = True  # all ranks have the same configuration
+        raise rejection from None
     except ImportError as error:
         raise ConfigError(  # on this rank; another node may have it
             f"the DeepSpeed configuration needs a package that cannot be imported ({error}): install it, or remove "
@@ -145,11 +139,6 @@ def model_state_bytes(parameters: int, largest_layer: int, world_size: int) -> d
     its fp32 copy, two moments and gradients in both precisions, which stage 2 divides by the processes. Stage 3 divides
     all, and gathers the largest layer. There is none for stages 0 and 1: stage 0 is that of one process, which divides
     nothing.
-
-    Args:
-        parameters: Parameters of the model.
-        largest_layer: Those of its largest layer.
-        world_size: Number of processes.
     """
     stage_2, stage_3 = _import_quietly("deepspeed.runtime.zero.stage_1_and_2", "deepspeed.runtime.zero.stage3")
     zero2, zero3 = stage_2.estimate_zero2_model_states_mem_needs, stage_3.estimate_zero3_model_states_mem_needs

@@ -160,12 +160,7 @@ def _may_be_more(
 def find_hung(known: Mapping[int, Heartbeat], limits: Limits, now: float) -> Verdict | None:
     """Find processes that keep the others waiting for too long: those with the fewest reports.
 
-    Returns None if there are none.
-
-    Args:
-        known: What is known of all processes.
-        limits: How long to wait.
-        now: The time, in seconds of the clock of ``known``.
+    Returns None if there are none. See :func:`find_dead`.
     """
     present = {rank: one for rank, one in known.items() if one.status.phase != LEFT}
     least = min((one.status.steps for one in present.values()), default=0)

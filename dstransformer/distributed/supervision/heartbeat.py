@@ -55,11 +55,6 @@ class HeartbeatMonitor:
     A process alone is not watched. Time in which this process itself did not run, as when a job is suspended or a
     laptop sleeps, does not count.
 
-    Args:
-        processes: Rank of this process, and the number of them.
-        limits: How long to wait.
-        log: The log of this process.
-
     Attributes:
         log: The log of this process.
     """
@@ -84,10 +79,7 @@ class HeartbeatMonitor:
     def start(self, host: str, port: int, prefix: str = "") -> None:
         """Start watching, once all processes have reached the store at ``host:port``.
 
-        Args:
-            host: The address of the store.
-            port: The port of the store.
-            prefix: The prefix of this attempt's keys in it.
+        The keys of this attempt have a ``prefix`` there.
         """
         if self._world_size == 1:
             return

@@ -221,13 +221,7 @@ class RankLog:
         dump_collectives(self.run / LOGS / f"{TRACE_PREFIX}{self._rank}")
 
     def record_end(self, cause: Cause, message: str, status: int, ranks: Sequence[int] = ()) -> bool | None:
-        """Write how the run ended, unless it is recorded: the first process that knows is right.
-
-        Args:
-            cause: The kind of end.
-            message: What is known of it.
-            status: The exit status of the run.
-            ranks: The ranks that it is about.
+        """Write how the run ended, see :class:`End`, unless it is recorded: the first process that knows is right.
 
         Returns:
             Whether this process has written it; None if it cannot be written, or there is no run folder yet.

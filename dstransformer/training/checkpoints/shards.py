@@ -41,12 +41,7 @@ class Shard(NamedTuple):
 
 
 def write_shards(folder: Path, rank: int, shards: Iterable[Shard]) -> dict[str, str]:
-    """Write the shards of a rank, and flush them to disk.
-
-    Args:
-        folder: A folder that exists.
-        rank: The rank, which names the file.
-        shards: In CPU memory.
+    """Write the shards of a rank, which are in CPU memory, and flush them to disk.
 
     Returns:
         The SHA-256 of the file by its name; nothing if there are no shards.
@@ -104,11 +99,7 @@ class ShardReader:
         self._open.close()
 
     def check(self, sizes: Mapping[str, int], kinds: Mapping[str, Iterable[str]]) -> None:
-        """Check that the files hold every element of these parameters once, and no other parameter.
-
-        Args:
-            sizes: Number of elements by parameter.
-            kinds: The kinds that it must have by parameter.
+        """Check that the files hold every element of these parameters once, of these kinds, and no other parameter.
 
         Raises:
             DataError: Elements are missing or repeated, or the model lacks a parameter.
