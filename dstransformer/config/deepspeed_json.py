@@ -64,8 +64,7 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
         check_fragment(fragment, origin)
         for path, value in iter_values(fragment):
             _add_value(merged, stated_by, path, value, origin)
-    _check_merged(merged, config.deepspeed)
-    _check_optimizer(merged, config)
+    _check_merged(merged, config)
     # It waits for the device twice per micro-batch, for a figure that the metrics have anyway.
     merged.setdefault("timers", {}).setdefault("throughput", {"enabled": False})
     micro_batches = world_size if config.batch.micro_batches == "auto" else config.batch.micro_batches
@@ -121,10 +120,7 @@ def _is_enabled(ds_config: Mapping[str, Any], precision: str) -> bool:
 
 
 def read_fragment(name: str) -> tuple[dict[str, Any], str]:
-    """Read a fragment.
-
-    Args:
-        name: The name of one in the package, or the path of a file.
+    """Read a fragment of the package, or one that is the path of a file.
 
     Returns:
         Its content, and what messages call it.
@@ -132,9 +128,8 @@ def read_fragment(name: str) -> tuple[dict[str, Any], str]:
     Raises:
         ConfigError: There is no such fragment, or it is not a JSON object.
     """
-    packaged = fragments_folder() / f"{name}.json"
     is_path = name.endswith(".json") or "/" in name
-    path = Path(name) if is_path else packaged
+    path = Path(name) if is_path else fragments_folder() / f"{name}.json"
     origin = str(path) if is_path else f"fragment {name!r}"
     if not name.strip():
         raise ConfigError("the name of a DeepSpeed fragment is empty: is a variable unset?")
@@ -162,9 +157,9 @@ def read_fragment(name: str) -> tuple[dict[str, Any], str]:
     return fragment, origin
 
 
-def _check_merged(merged: Mapping[str, Any], names: Sequence[str]) -> None:
+def _check_merged(merged: Mapping[str, Any], config: Config) -> None:
     """Refuse missing values, which DeepSpeed would choose silently, and contradictions, which it would report late."""
-    fragments = f"the DeepSpeed fragments [{', '.join(names)}]"
+    fragments = f"the DeepSpeed fragments [{', '.join(config.deepspeed)}]"
     if "stage" not in merged.get("zero_optimization", {}):
         raise ConfigError(f"{fragments} state no ZeRO stage: add one of zero0, zero1, zero2, zero3")
     if not any("enabled" in merged.get(name, {}) for name in ("bf16", "fp16")):
@@ -184,20 +179,17 @@ def _check_merged(merged: Mapping[str, Any], names: Sequence[str]) -> None:
                 f"{fragments} set {part} to cpu at ZeRO stage {zero['stage']}, "
                 f"which needs stage {'3' if min_stage == 3 else '1, 2 or 3'}: choose that stage, or remove {part}"
             )
-
-
-def _check_optimizer(merged: Mapping[str, Any], config: Config) -> None:
-    name = config.optimizer.name
-    for capability, is_asked, what, instead in (
-        ("zero", zero_stage(merged) > 0, "divide the optimizer state over the processes", "take zero0"),
-        ("offload", offloads_optimizer(merged), "offload the optimizer state", "leave out offload_optimizer"),
-    ):
-        if is_asked and not getattr(OPTIMIZERS[name], capability):
-            able = [other for other, optimizer in OPTIMIZERS.items() if getattr(optimizer, capability)]
-            raise ConfigError(
-                f"optimizer.name = {name}, but the DeepSpeed fragments [{', '.join(config.deepspeed)}] {what}, which "
-                f"only {', '.join(able)} can do with: {instead}, or set optimizer.name={able[0]}"
-            )
+    optimizer = config.optimizer.name
+    if zero["stage"] and not OPTIMIZERS[optimizer].zero:
+        raise ConfigError(
+            f"optimizer.name = {optimizer}, but {fragments} divide its state, which it cannot: take zero0"
+        )
+    if offloads_optimizer(merged) and not OPTIMIZERS[optimizer].offload:
+        able = " or ".join(name for name, facts in OPTIMIZERS.items() if facts.offload)
+        raise ConfigError(
+            f"optimizer.name = {optimizer}, but {fragments} offload the optimizer state, which only {able} can update "
+            f"in CPU memory: leave out offload_optimizer, or set optimizer.name={able}"
+        )
 
 
 def _add_value(

@@ -220,14 +220,8 @@ def make_final_bundle(trainer: Trainer) -> tuple[Choice, dict[str, Evaluation]]:
         )
         choice = _choose(trainer, candidates, comparison.score(candidates), comparison)
         _warn_of_a_better_one(choice, world)
-        provenance = {"final": asdict(choice)}
-
-        def write() -> None:
-            with world.collective_errors():
-                if world.is_rank0:
-                    candidates.write(choice.chosen, bundle, provenance)
-
-        retry.run("the final bundle", write)
+        write = partial(candidates.write, choice.chosen, bundle, {"final": asdict(choice)})
+        retry.run("the final bundle", lambda: world.compute_on_rank0(write))
     finally:
         if world.is_rank0:
             shutil.rmtree(average, ignore_errors=True)

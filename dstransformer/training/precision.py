@@ -113,12 +113,9 @@ class LossScale:
 
     It is a factor with which small gradients are not zero in fp16, and large ones not infinite.
 
-    The keys are those of DeepSpeed's ``fp16`` section, with their meaning there. The scale is halved when a gradient is
+    The keys are those of DeepSpeed's section ``fp16``, with their meaning there. The scale is halved when a gradient is
     not finite, once ``hysteresis`` such updates have been seen, and doubled after ``loss_scale_window`` updates without
     one. A ``loss_scale`` other than 0 never changes.
-
-    Args:
-        section: The ``fp16`` section of the DeepSpeed configuration.
 
     Attributes:
         state: What a checkpoint holds of it; None of a scale that never changes.

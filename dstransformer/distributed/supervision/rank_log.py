@@ -143,10 +143,6 @@ class RankLog:
 
     It also writes ``end.json``. Lines from before :meth:`open` are kept in memory until then.
 
-    Args:
-        processes: Rank of this process, and the number of them.
-        environment: The environment variables.
-
     Attributes:
         launcher: What started this process; read before it joins, which sets the variables of a launcher.
         run: The run folder; None before :meth:`open`.

@@ -58,7 +58,8 @@ class Session:
     def __init__(self, world: World, stop: StopRequest | None = None, monitor: HeartbeatMonitor | None = None) -> None:
         self.world = world
         self._stop = stop or StopRequest()
-        self._monitor = monitor or _idle_monitor(world)
+        processes = Processes(world.rank, world.local_rank, world.world_size)
+        self._monitor = monitor or HeartbeatMonitor(processes, Limits.build(0, 0, 0), RankLog(processes))
 
     @property
     def stopped_by(self) -> str:
@@ -211,12 +212,7 @@ def supervise(processes: Processes, config: Config, run: Path) -> Iterator[Sessi
     """Join the process group, and watch over this process until the block ends.
 
     A process that hangs or dies ends the run, and a stop signal ends it with a checkpoint. What this process does is
-    logged.
-
-    Args:
-        processes: The ranks of this process, and the number of processes.
-        config: The experiment, with the time limits.
-        run: The run folder; need not exist.
+    logged. The run folder need not exist.
 
     Raises:
         DstError: The processes did not join.
@@ -268,8 +264,3 @@ def _check_process() -> None:
 
 def _timeout(seconds: float) -> timedelta:
     return timedelta(seconds=seconds) if seconds else NO_TIMEOUT
-
-
-def _idle_monitor(world: World) -> HeartbeatMonitor:
-    processes = Processes(world.rank, world.local_rank, world.world_size)
-    return HeartbeatMonitor(processes, Limits.build(0, 0, 0), RankLog(processes))

@@ -268,12 +268,9 @@ def _print(text: str) -> None:
 def stop_if_launcher_dies(
     environment: Mapping[str, str], stop: StopRequest, interval: float = LAUNCHER_INTERVAL
 ) -> Iterator[None]:
-    """In the block, ask this process to stop once a process of its launcher is gone.
+    """In the block, ask this process to stop once a process of its launcher, of which the environment tells, is gone.
 
-    Args:
-        environment: The environment variables, which say what the launcher was.
-        stop: Is asked, unless it has been before, as a second request would end the process.
-        interval: Seconds between two checks.
+    It is not asked if it has been before, as a second request would end the process.
     """
     launcher = launcher_processes(environment)
     ended = threading.Event()

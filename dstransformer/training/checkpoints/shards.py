@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -58,7 +57,7 @@ def write_shards(folder: Path, rank: int, shards: Iterable[Shard]) -> dict[str, 
     return {path.name: file_sha256(path)}
 
 
-class ShardReader:
+class ShardReader(ExitStack):
     """Reads any range of any parameter from the files that some number of ranks wrote.
 
     A context manager. Files are mapped into memory, and only the requested ranges are read.
@@ -73,30 +72,22 @@ class ShardReader:
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise DataError(f"cannot resume from {folder}: it does not exist, or this node cannot see it")
+        super().__init__()
         self._folder = folder
-        self._open = ExitStack()
         self._ranges: dict[tuple[str, str], list[tuple[int, Any]]] = defaultdict(list)
         try:
             for path in sorted(folder.glob("rank-*.safetensors")):
-                file = self._open.enter_context(safe_open(path, "pt"))
+                file = self.enter_context(safe_open(path, "pt"))
                 for key in file.keys():  # noqa: SIM118  # not a dictionary
                     kind, name, start = key.split("/")
                     shard = file.get_slice(key)
                     (_,) = shard.get_shape()
                     self._ranges[kind, name].append((int(start), shard))
         except (SafetensorError, OSError, ValueError) as error:
-            self._open.close()
+            self.close()
             raise DataError(f"cannot resume from {folder}: {shown(error, quote=False, limit=300)}") from None
         for ranges in self._ranges.values():
             ranges.sort(key=lambda entry: entry[0])
-
-    def __enter__(self) -> ShardReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._open.close()
 
     def check(self, sizes: Mapping[str, int], kinds: Mapping[str, Iterable[str]]) -> None:
         """Check that the files hold every element of these parameters once, of these kinds, and no other parameter.

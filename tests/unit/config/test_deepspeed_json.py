@@ -181,7 +181,7 @@ def test_what_an_optimizer_cannot_do_is_refused(
     config = load_config("base", ["optimizer.name=muon"], fragments)
     assert compose(config, 1)
     monkeypatch.setitem(OPTIMIZERS, "muon", OPTIMIZERS["muon"]._replace(**{capability: False}))
-    with pytest.raises(ConfigError, match=rf"optimizer.name = muon, .*\[{', '.join(fragments)}\].*=adam"):
+    with pytest.raises(ConfigError, match=rf"optimizer.name = muon, .*\[{', '.join(fragments)}\] "):
         compose(config, 1)
 
 
