@@ -27,9 +27,9 @@ from dstransformer.training.precision import Precision
 from dstransformer.training.runtime import import_deepspeed, rejections
 from dstransformer.training.schedule import learning_rate
 
-#: What DeepSpeed is told in place of the configuration: :class:`Precision` computes in half precision, and
+#: What DeepSpeed gets in place of the configuration: :class:`Precision` computes in half precision, and
 #: :func:`compose` has refused optimizers that ZeRO cannot take.
-_TOLD = {"bf16": {"enabled": False}, "fp16": {"enabled": False}, "zero_allow_untested_optimizer": True}
+_OVERRIDES = {"bf16": {"enabled": False}, "fp16": {"enabled": False}, "zero_allow_untested_optimizer": True}
 
 
 class Step(NamedTuple):
@@ -130,7 +130,7 @@ class Engine:
                 model=self._objective,
                 optimizer=optimizer,
                 lr_scheduler=self._build_scheduler,
-                config={**ds_config, **_TOLD},
+                config={**ds_config, **_OVERRIDES},
                 dist_init_required=False,
             )
         moments = moments_of(model, config.optimizer)
