@@ -9,7 +9,7 @@ from dstransformer.config import Config
 from dstransformer.data.loader import Update
 from dstransformer.model import DTYPES, Transformer
 from dstransformer.model.loss import Objective
-from dstransformer.training.optim import build_optimizer
+from dstransformer.training.optim import build_adam
 from dstransformer.training.schedule import learning_rate
 
 #: Loss scale in fp16.
@@ -32,7 +32,7 @@ class BareStepper:
         if precision != "fp32":
             masters = [nn.Parameter(weight.detach().to(torch.float32, copy=True)) for weight in self._weights]
         self._masters: list[torch.Tensor] = [*masters]
-        self._optimizer = build_optimizer(masters, config.optimizer, offloaded=False)
+        self._optimizer = build_adam(masters, config.optimizer, offloaded=False)
         self._number = 0
 
     def step(self, update: Update) -> torch.Tensor:

@@ -131,11 +131,7 @@ class Problem(NamedTuple):
 
 
 def check_fragment(fragment: Mapping[str, Any], origin: str) -> None:
-    """Refuse a fragment that cannot be used as it is.
-
-    Args:
-        fragment: Its content.
-        origin: What messages call it.
+    """Refuse a fragment, which messages call ``origin``, that cannot be used as it is.
 
     Raises:
         ConfigError: It states something that cannot be used; the message has all of it.
@@ -154,11 +150,11 @@ def check_fragment(fragment: Mapping[str, Any], origin: str) -> None:
 
 def find_problems(fragment: Mapping[str, Any]) -> list[Problem]:
     """All that cannot be used in a fragment, at most one problem for each key."""
-    found: dict[tuple[str, ...], Problem] = {}
+    problems: dict[tuple[str, ...], Problem] = {}
     for problem in (*_iter_bad_literals(fragment), *_iter_bad_values(fragment), *_iter_bad_keys(fragment)):
-        if not any(problem.path[: len(path)] == path for path in found):
-            found[problem.path] = problem
-    return list(found.values())
+        if not any(problem.path[: len(path)] == path for path in problems):
+            problems[problem.path] = problem
+    return list(problems.values())
 
 
 def iter_values(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -8,15 +8,24 @@ from typing import Any, NamedTuple, TypeGuard
 
 from dstransformer.config.deepspeed_checks import DEPRECATED_NAMES, OWNED, find_problems
 from dstransformer.config.deepspeed_json import OFFLOAD_STAGES
-
-#: Types of DeepSpeed's optimizers that are Adam. All decouple weight decay unless ``adam_w_mode`` is false.
-ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam")
+from dstransformer.config.schema import OPTIMIZERS
 
 #: Types of DeepSpeed's schedulers that begin with a linear warm-up.
 WARMUP = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 
 #: Those that end with the training, as kinds of ``schedule.kind``.
 ENDING = {"WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+
+#: Parameters of these schedulers, and what they are called here.
+SCHEDULE_VALUES = {
+    "warmup_num_steps": "schedule.warmup_steps",
+    "warmup_max_lr": "schedule.peak",
+    "total_num_steps": "training.max_updates",
+    "cos_min_ratio": "schedule.final",
+}
+
+#: Those of our values that are whole numbers.
+COUNTS = ("schedule.warmup_steps", "training.max_updates")
 
 
 class Conversion(NamedTuple):
@@ -34,11 +43,7 @@ class Conversion(NamedTuple):
 
 
 def convert(content: Mapping[str, Any]) -> Conversion:
-    """Convert a DeepSpeed JSON, such as those in the documents of DeepSpeed and Hugging Face.
-
-    Args:
-        content: The JSON object.
-    """
+    """Convert a DeepSpeed JSON, such as those in the documents of DeepSpeed and Hugging Face."""
     fragment = deepcopy(dict(content))
     settings: dict[str, Any] = {}
     notes: list[str] = []
@@ -90,53 +95,41 @@ def _convert_owned(key: str, value: Any) -> Said:
 
 def _convert_optimizer(section: Any) -> Said:
     kind, params = _parts(section)
-    is_muon = kind.lower() == "muon"
-    if kind.lower() not in ADAM and not is_muon:
-        yield None, f"{kind or 'it'} is left out: this trainer has Adam, with decoupled weight decay, and Muon"
+    optimizer = next((name for name, ours in OPTIMIZERS.items() if kind.lower() in ours.deepspeed_types), None)
+    if optimizer is None:
+        yield None, f"{kind or 'it'} is left out: this trainer has {', '.join(OPTIMIZERS)}, with decoupled weight decay"
         return
-    yield "optimizer.name", "muon" if is_muon else "adam"
-    rate = "adam_lr" if is_muon else "lr"  # a matrix moves by as much as Adam's, unlike with DeepSpeed's Muon
-    known = {"betas", "eps", "weight_decay", rate, "adam_w_mode", "torch_adam"}
-    if is_muon:
-        known.add("momentum")
-        if _is_number(momentum := params.get("momentum")):
-            yield "optimizer.momentum", float(momentum)
+    yield "optimizer.name", optimizer
     betas = params.get("betas")
     if isinstance(betas, list) and len(betas) == 2 and all(map(_is_number, betas)):
         yield from zip(("optimizer.beta1", "optimizer.beta2"), map(float, betas), strict=True)
-    for name, ours in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay"), (rate, "schedule.peak")):
-        if _is_number(value := params.get(name)):
-            yield ours, float(value)
+    names = {"eps": "optimizer.eps", "weight_decay": "optimizer.weight_decay", **OPTIMIZERS[optimizer].deepspeed_values}
+    yield from _convert_numbers(params, names)
     if params.get("adam_w_mode") is False and params.get("weight_decay"):
         yield None, "weight decay is decoupled here (AdamW), not added to the gradient"
-    if ignored := sorted(set(params) - known):
+    if ignored := sorted(params.keys() - names.keys() - {"betas", "adam_w_mode", "torch_adam"}):
         yield None, f"{', '.join(ignored)} left out"
-    if automatic := sorted(name for name, value in params.items() if value == "auto"):
-        yield None, f'{", ".join(automatic)} "auto": the preset\'s values apply'
 
 
 def _convert_scheduler(section: Any) -> Said:
     kind, params = _parts(section)
     if kind not in WARMUP:
-        yield (
-            None,
-            f"{kind or 'it'} is left out: here the rate rises linearly, then falls as schedule.kind says",
-        )
+        yield None, f"{kind or 'it'} is left out: here the rate rises linearly, then falls as schedule.kind says"
         return
     if kind in ENDING:
         yield "schedule.kind", ENDING[kind]
     else:
         yield None, f"after its warm-up the rate falls with the inverse square root of the update, not as in {kind}"
-    for name, ours, build in (
-        ("warmup_num_steps", "schedule.warmup_steps", int),
-        ("warmup_max_lr", "schedule.peak", float),
-        ("total_num_steps", "training.max_updates", int),
-        ("cos_min_ratio", "schedule.final", float),
-    ):
-        if _is_number(value := params.get(name)):
-            yield ours, build(value)
     if _is_number(least := params.get("warmup_min_lr")) and least:
         yield None, "the warm-up starts at 0, not at warmup_min_lr"
+    yield from _convert_numbers(params, SCHEDULE_VALUES)
+
+
+def _convert_numbers(params: Mapping[str, Any], names: Mapping[str, str]) -> Said:
+    """The settings that take the numbers of a section's parameters."""
+    for name, ours in names.items():
+        if _is_number(value := params.get(name)):
+            yield ours, int(value) if ours in COUNTS else float(value)
     if automatic := sorted(name for name, value in params.items() if value == "auto"):
         yield None, f'{", ".join(automatic)} "auto": the preset\'s values apply'
 
@@ -151,16 +144,10 @@ def _parts(section: Any) -> tuple[str, dict[str, Any]]:
 
 def _rename(fragment: dict[str, Any]) -> Iterator[str]:
     """Give deprecated sections their current names."""
-    zero = fragment.get("zero_optimization")
-    places = [(fragment, "bfloat16", "bf16")]
-    if isinstance(zero, dict):
-        places += [
-            (zero, old.rpartition(".")[2], new.rpartition(".")[2])
-            for old, new in DEPRECATED_NAMES.items()
-            if "." in old
-        ]
-    for node, old, new in places:
-        if old not in node:
+    for old_path, new_path in DEPRECATED_NAMES.items():
+        section, _, old = old_path.rpartition(".")
+        node, new = fragment.get(section) if section else fragment, new_path.rpartition(".")[2]
+        if not isinstance(node, dict) or old not in node:
             continue
         value = node.pop(old)
         if new == "bf16":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dstransformer.config.deepspeed_checks import check_fragment, iter_values
-from dstransformer.config.schema import Config
+from dstransformer.config.schema import OPTIMIZERS, Config
 from dstransformer.errors import ConfigError, shown
 from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
 
@@ -51,8 +51,8 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
 
     Raises:
         ConfigError: A fragment is unknown; two fragments state the same key; a fragment states a derived key or
-            ``"auto"``; the ZeRO stage, offloading or precision is invalid, missing or stated twice; the state of
-            Muon is to be offloaded; or the world size does not divide ``batch.micro_batches``.
+            ``"auto"``; the ZeRO stage, offloading or precision is invalid, missing or stated twice, or the
+            optimizer cannot do with it; or the world size does not divide ``batch.micro_batches``.
     """
     merged: dict[str, Any] = {}
     stated_by: dict[tuple[str, ...], str] = {}
@@ -64,12 +64,7 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
         check_fragment(fragment, origin)
         for path, value in iter_values(fragment):
             _add_value(merged, stated_by, path, value, origin)
-    _check_merged(merged, config.deepspeed)
-    if config.optimizer.name == "muon" and offloads_optimizer(merged):
-        raise ConfigError(
-            f"optimizer.name = muon, but the DeepSpeed fragments [{', '.join(config.deepspeed)}] offload the optimizer "
-            "state, which only Adam can update in CPU memory: leave out offload_optimizer, or set optimizer.name=adam"
-        )
+    _check_merged(merged, config)
     # It waits for the device twice per micro-batch, for a figure that the metrics have anyway.
     merged.setdefault("timers", {}).setdefault("throughput", {"enabled": False})
     micro_batches = world_size if config.batch.micro_batches == "auto" else config.batch.micro_batches
@@ -125,10 +120,7 @@ def _is_enabled(ds_config: Mapping[str, Any], precision: str) -> bool:
 
 
 def read_fragment(name: str) -> tuple[dict[str, Any], str]:
-    """Read a fragment.
-
-    Args:
-        name: The name of one in the package, or the path of a file.
+    """Read a fragment of the package, or one that is the path of a file.
 
     Returns:
         Its content, and what messages call it.
@@ -136,9 +128,8 @@ def read_fragment(name: str) -> tuple[dict[str, Any], str]:
     Raises:
         ConfigError: There is no such fragment, or it is not a JSON object.
     """
-    packaged = fragments_folder() / f"{name}.json"
     is_path = name.endswith(".json") or "/" in name
-    path = Path(name) if is_path else packaged
+    path = Path(name) if is_path else fragments_folder() / f"{name}.json"
     origin = str(path) if is_path else f"fragment {name!r}"
     if not name.strip():
         raise ConfigError("the name of a DeepSpeed fragment is empty: is a variable unset?")
@@ -166,9 +157,9 @@ def read_fragment(name: str) -> tuple[dict[str, Any], str]:
     return fragment, origin
 
 
-def _check_merged(merged: Mapping[str, Any], names: Sequence[str]) -> None:
+def _check_merged(merged: Mapping[str, Any], config: Config) -> None:
     """Refuse missing values, which DeepSpeed would choose silently, and contradictions, which it would report late."""
-    fragments = f"the DeepSpeed fragments [{', '.join(names)}]"
+    fragments = f"the DeepSpeed fragments [{', '.join(config.deepspeed)}]"
     if "stage" not in merged.get("zero_optimization", {}):
         raise ConfigError(f"{fragments} state no ZeRO stage: add one of zero0, zero1, zero2, zero3")
     if not any("enabled" in merged.get(name, {}) for name in ("bf16", "fp16")):
@@ -188,6 +179,17 @@ def _check_merged(merged: Mapping[str, Any], names: Sequence[str]) -> None:
                 f"{fragments} set {part} to cpu at ZeRO stage {zero['stage']}, "
                 f"which needs stage {'3' if min_stage == 3 else '1, 2 or 3'}: choose that stage, or remove {part}"
             )
+    optimizer = config.optimizer.name
+    if zero["stage"] and not OPTIMIZERS[optimizer].zero:
+        raise ConfigError(
+            f"optimizer.name = {optimizer}, but {fragments} divide its state, which it cannot: take zero0"
+        )
+    if offloads_optimizer(merged) and not OPTIMIZERS[optimizer].offload:
+        able = " or ".join(name for name, facts in OPTIMIZERS.items() if facts.offload)
+        raise ConfigError(
+            f"optimizer.name = {optimizer}, but {fragments} offload the optimizer state, which only {able} can update "
+            f"in CPU memory: leave out offload_optimizer, or set optimizer.name={able}"
+        )
 
 
 def _add_value(

@@ -69,10 +69,8 @@ def load_config(preset: str | os.PathLike[str], overrides: Sequence[str] = (), f
 def width_warning(config: Config, preset: str | os.PathLike[str], overrides: Sequence[str]) -> str | None:
     """A warning if the heads are as wide as inherited, but no longer fit a ``d_model`` or ``num_heads`` that was set.
 
-    Args:
-        config: What :func:`load_config` made of the other two.
-        preset: The preset; what it sets itself counts, unless an override sets one of the three.
-        overrides: The overrides.
+    The configuration is what :func:`load_config` made of the other two. What the preset sets itself counts, unless an
+    override sets one of the three.
     """
     model, widths = config.model, {"model.d_model", "model.num_heads", "model.d_k"}
     of_overrides = widths & {override.partition("=")[0].strip() for override in overrides}
@@ -95,11 +93,7 @@ def read_config(path: Path) -> Config:
 
 
 def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
-    """Validate a stored configuration, taking missing keys from ``base.yaml``.
-
-    Args:
-        tree: The stored sections; some may be missing.
-        origin: Where they come from, for error messages.
+    """Validate a stored configuration, which errors call ``origin``, taking missing keys from ``base.yaml``.
 
     Raises:
         ConfigError: A key is unknown, for example because a newer version wrote it, or a value is invalid.
@@ -134,9 +128,7 @@ def dump_config(config: Config) -> str:
 def _resolve(preset: str, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Merge a preset with the presets it extends.
 
-    Args:
-        preset: A name or a path. A path is relative to the folder of the file that extends it.
-        children: The chain of files that extend it; the last one extends it directly.
+    A path is relative to the folder of the file that extends it, which is the last of ``children``.
     """
     try:
         path = _find_preset(preset, children[-1].parent if children else Path())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
@@ -86,6 +87,52 @@ class LossConfig(Section):
     def passes(self) -> int:
         """Forward and backward passes of a micro-batch: two with R-Drop."""
         return 2 if self.r_drop else 1
+
+
+class Optimizer(NamedTuple):
+    """What is to be known of an optimizer beside how it computes an update.
+
+    Attributes:
+        moments: The tensors that it keeps of each parameter, by their names in its state and in checkpoints.
+        matrix_moments: Those of the matrices of the layers.
+        zero: Whether it can update a part of a parameter, as ZeRO asks of it.
+        offload: Whether DeepSpeed can update its moments in CPU memory.
+        deepspeed_types: What DeepSpeed calls it, in small letters.
+        deepspeed_values: Parameters that it has in a DeepSpeed JSON beside those of every optimizer, and what they are
+            called here.
+    """
+
+    moments: tuple[str, ...]
+    matrix_moments: tuple[str, ...]
+    zero: bool
+    offload: bool
+    deepspeed_types: tuple[str, ...]
+    deepspeed_values: Mapping[str, str]
+
+
+_ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+#: The optimizers. :mod:`dstransformer.training.optim` builds them.
+OPTIMIZERS = {
+    "adam": Optimizer(
+        moments=_ADAM_MOMENTS,
+        matrix_moments=_ADAM_MOMENTS,
+        zero=True,
+        offload=True,
+        # All decouple weight decay unless ``adam_w_mode`` is false.
+        deepspeed_types=("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam"),
+        deepspeed_values={"lr": "schedule.peak"},
+    ),
+    "muon": Optimizer(
+        moments=_ADAM_MOMENTS,
+        matrix_moments=("momentum",),
+        zero=True,
+        offload=False,
+        deepspeed_types=("muon",),
+        # A matrix moves by as much as Adam's here, unlike with DeepSpeed's Muon, so that muon_lr says nothing.
+        deepspeed_values={"adam_lr": "schedule.peak", "momentum": "optimizer.momentum"},
+    ),
+}
 
 
 class OptimizerConfig(Section):

@@ -86,11 +86,7 @@ def peer_errors() -> Iterator[None]:
 class World:
     """The process group. Build it with :func:`join_world`.
 
-    Args:
-        processes: The ranks of this process, and the number of processes.
-        device: The device of this process.
-        timeout: The timeout of a collective.
-        waiting: Builds a context in which each collective is called.
+    Each collective is called in a context that ``waiting`` builds.
 
     Attributes:
         rank: Rank of this process in the run.
@@ -127,7 +123,7 @@ class World:
         return total
 
     def any(self, *flags: bool) -> list[bool]:
-        """For each flag, whether it is set on any rank."""
+        """For each flag, whether it is set on any rank. One thread votes at a time."""
         raised = torch.tensor(flags, dtype=torch.int32)
         with self._collective():
             self._raise_flags(raised)
@@ -137,8 +133,7 @@ class World:
         """Set each flag that any rank has set. With N ranks this takes some log2(N) steps, where a ring takes 2 N.
 
         In each step two ranks tell each other all they know, at twice the distance of the step before (recursive
-        doubling). Ranks beyond the greatest power of two tell another one first, which tells them the result: two
-        steps more. One thread votes at a time.
+        doubling). Ranks beyond the greatest power of two tell another one first, which tells them the result.
         """
         rank, doubling = self.rank, 1 << (self.world_size.bit_length() - 1)
         if rank >= doubling:
@@ -250,10 +245,7 @@ class World:
         self.raise_any(raised)
 
     def raise_any(self, raised: Exception | None) -> None:
-        """If any rank has an error, raise that of the lowest such rank on all ranks. Collective.
-
-        Args:
-            raised: This rank's error, if any.
+        """If any rank has ``raised`` an error, raise that of the lowest such rank on all ranks. Collective.
 
         Raises:
             DstError: The error, unchanged if every rank has one, else prefixed with the rank it came from.
@@ -322,7 +314,10 @@ def join_world(
         with _log_if_waiting(processes, environment, address_given, join_timeout):
             store = _join_store(processes, environment, join_timeout, gpu_identity(device))
             on_joined(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), _prefix(environment))
-            _set_default_timeout(timeout, store)
+            store.set_timeout(timeout)
+            # That of groups that are built without one, as DeepSpeed's are.
+            group_defaults: Any = distributed_c10d
+            group_defaults.default_pg_timeout = group_defaults.default_pg_nccl_timeout = timeout
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore(f"{_prefix(environment)}default_pg", store),
@@ -342,15 +337,11 @@ def join_world(
 
 
 def _join_store(
-    processes: Processes, environment: Mapping[str, str], join_timeout: timedelta, gpu: str | None = None
+    processes: Processes, environment: Mapping[str, str], join_timeout: timedelta, gpu: str | None
 ) -> Store:
     """Wait in a store until all processes have joined, and return the store.
 
-    Args:
-        processes: Rank of this process, and the number of them.
-        environment: The environment variables.
-        join_timeout: How long to wait.
-        gpu: What identifies the GPU of this process among all; None on a CPU.
+    ``gpu`` identifies the GPU of this process among all; None on a CPU.
 
     Raises:
         DstError: Some processes did not join in time.
@@ -414,13 +405,6 @@ def _prefix(environment: Mapping[str, str]) -> str:
     return f"dst/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
 
 
-def _set_default_timeout(timeout: timedelta, store: Store) -> None:
-    """Set the timeout of groups that are built without one, as DeepSpeed's are, and of the store."""
-    store.set_timeout(timeout)
-    module: Any = distributed_c10d
-    module.default_pg_timeout = module.default_pg_nccl_timeout = timeout
-
-
 @contextmanager
 def _log_if_waiting(
     processes: Processes, environment: Mapping[str, str], address_given: bool, join_timeout: timedelta
@@ -464,10 +448,7 @@ def raise_on_all(
 ) -> NoReturn:
     """Raise an error of this process on all ranks, which call :meth:`World.decide_on_rank0` once they have joined.
 
-    Args:
-        error: The error.
-        processes: Rank of this process, and the number of them. A process alone raises the error as it is.
-        environment: The environment variables.
+    A process alone raises the error as it is.
     """
 
     def fail() -> NoReturn:

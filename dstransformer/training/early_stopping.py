@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from dstransformer.config import ValidationConfig
 from dstransformer.errors import counted
@@ -11,29 +11,27 @@ from dstransformer.evaluation import Evaluation
 from dstransformer.training.checkpoints.format import EarlyStoppingState
 
 
+@dataclass(eq=False)
 class EarlyStopping:
     """Follows the validation score. ``validation.patience`` validations without a better one end the training.
 
-    Args:
-        config: The patience; a patience of 0 never ends the training.
-
     Attributes:
+        config: The patience; a patience of 0 never ends the training.
         state: The progress so far, stored in checkpoints.
     """
 
-    def __init__(self, config: ValidationConfig) -> None:
-        self._config = config
-        self.state = EarlyStoppingState()
+    config: ValidationConfig
+    state: EarlyStoppingState = field(default_factory=EarlyStoppingState, init=False)
 
     @property
     def is_over(self) -> bool:
         """Whether training is to end."""
-        return 0 < self._config.patience <= self.state.validations
+        return 0 < self.config.patience <= self.state.validations
 
     @property
     def is_new_best(self) -> bool:
         """Whether the last validation is the best so far, so that its weights may be needed."""
-        return self._config.patience > 0 and self.state.validations == 0
+        return self.config.patience > 0 and self.state.validations == 0
 
     def update(self, evaluation: Evaluation) -> None:
         """Record a validation. A score computed in another way starts the count again; NaN is no improvement."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,21 +18,17 @@ from dstransformer.data.plan import deal
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.model import DTYPES, Transformer
 from dstransformer.model.loss import LossSums, Objective, recompute, zero_residual_branches
-from dstransformer.model.ops import RoundedWeights
 from dstransformer.training.checkpoints.format import EngineState, Snapshot
-from dstransformer.training.checkpoints.shards import EMA, WEIGHT, ShardReader
-from dstransformer.training.muon import Muon
-from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer, freeze
+from dstransformer.training.checkpoints.shards import ShardReader
+from dstransformer.training.optim import build_optimizer, freeze, moments_of
 from dstransformer.training.partition import Partition
-from dstransformer.training.runtime import gather_rounded, import_deepspeed, rejections
+from dstransformer.training.precision import Precision
+from dstransformer.training.runtime import import_deepspeed, rejections
 from dstransformer.training.schedule import learning_rate
 
-#: What DeepSpeed itself is told of the precision.
-_FP32 = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
-
-#: The devices on which weights are rounded to half precision once an update, below ZeRO stage 3. On a CPU a product
-#: takes much longer than the rounding of its weights.
-ROUND_ONCE = {"cuda"}
+#: What DeepSpeed gets in place of the configuration: :class:`Precision` computes in half precision, and
+#: :func:`compose` has refused optimizers that ZeRO cannot take.
+_OVERRIDES = {"bf16": {"enabled": False}, "fp16": {"enabled": False}, "zero_allow_untested_optimizer": True}
 
 
 class Step(NamedTuple):
@@ -80,9 +74,14 @@ class _HostFlag:
 class Engine:
     """Wraps the DeepSpeed engine; computes one update at a time. All methods are collective.
 
-    Mixed precision is that of Micikevicius et al. (2018): the model computes in bf16 or fp16, and DeepSpeed is given
-    weights in fp32. So the gradients of an update are summed, over micro-batches and ranks, in fp32 at every ZeRO
-    stage. DeepSpeed's own ``bf16`` and ``fp16`` would sum them in half precision, where small ones get lost.
+    Its parts are built in this order, as each needs the ones before:
+
+    1. DeepSpeed itself, which may compile operators for the optimizer.
+    2. The objective: a model with the random weights of the seed, which ``initial`` changes while they are whole.
+    3. The optimizer of the model's parameters, some of them frozen.
+    4. DeepSpeed's engine, which divides the parameters over the ranks.
+    5. The :class:`Partition`, which finds this rank's part, creates its moments and copies it for the moving average.
+    6. The :class:`Precision`, which rounds the weights that DeepSpeed's engine has, and checks its gradients.
 
     Args:
         config: The experiment.
@@ -106,44 +105,40 @@ class Engine:
         self._config, self._world = config, world
         self._vocab_sizes = vocab_size, src_vocab_size
         self._stage = zero_stage(ds_config)
-        self._dtype = dtype = DTYPES[precision_of(ds_config)]
-        self._loss_scale = LossScale(ds_config["fp16"]) if dtype == torch.float16 else None
+        dtype = DTYPES[precision_of(ds_config)]
         if world.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if config.training.tf32 else "highest")
         torch.manual_seed(config.training.seed)
-        model = self._build_model(dtype)
+        self._objective = self._build_objective(dtype)
+        model = self._objective.model
         if initial is not None:
             with world.collective_errors():
                 initial(model)
-        self._objective = self._build_objective(model).to(world.device)
+        self._objective.to(world.device)
         freeze(model, config.training.freeze)
-        # A CPU without instructions for half precision takes forty times as long in it as in fp32.
-        precision = dtype if world.device.type == "cuda" else torch.float32
-        self._muon = Muon(model, config.optimizer, precision) if config.optimizer.name == "muon" else None
-        optimizer: torch.optim.Optimizer = self._muon or build_optimizer(
-            model.parameters(), config.optimizer, offloaded=offloads_optimizer(ds_config)
+        optimizer = build_optimizer(
+            model,
+            config.optimizer,
+            dtype,
+            world,
+            lambda: dict(self._partition.places()),
+            offloaded=offloads_optimizer(ds_config),
         )
         with rejections():
-            self._engine, self._optimizer, _, _ = deepspeed.initialize(
+            self._engine, _, _, _ = deepspeed.initialize(
                 model=self._objective,
                 optimizer=optimizer,
                 lr_scheduler=self._build_scheduler,
-                config={**ds_config, **_FP32},
+                config={**ds_config, **_OVERRIDES},
                 dist_init_required=False,
             )
-        self._partition = Partition(self._engine, model, world, by_muon=self._muon.names if self._muon else ())
-        if self._muon is not None:
-            self._muon.connect(dict(self._partition.places()), world)
-        self._rounded_weights = self._build_rounded_weights(dtype)
-        masters = [shard.tensors[WEIGHT] for shard in self._partition.shards()]
-        self._ema = WeightAverage(masters, config.optimizer.ema_decay) if config.optimizer.ema_decay else None
-        self._grad_norm: float | None = None
+        moments = moments_of(model, config.optimizer)
+        self._partition = Partition(self._engine, model, world, moments, config.optimizer.ema_decay)
+        self._precision = Precision(self._engine, ds_config, world.device, int8_weights=config.training.int8_weights)
         self._finite = _HostFlag(world.device)
-        if not self._stage:
-            self._optimizer.register_step_pre_hook(_skip_overflow)
 
-    def _build_model(self, dtype: torch.dtype) -> Transformer:
-        """The model with its random initial weights, in fp32."""
+    def _build_objective(self, dtype: torch.dtype) -> Objective:
+        """The loss of a model with random initial weights, in fp32, which computes in ``dtype``."""
         config, (vocab_size, src_vocab_size) = self._config, self._vocab_sizes
         model = Transformer(
             config.model,
@@ -157,24 +152,7 @@ class Engine:
             zero_residual_branches(model)
         if config.training.activation_checkpointing:
             model.call_layer = recompute
-        return model
-
-    def _build_objective(self, model: Transformer) -> Objective:
-        loss = self._config.loss
-        return Objective(model, loss.label_smoothing, loss.r_drop, loss.guided_alignment)
-
-    def _build_rounded_weights(self, dtype: torch.dtype) -> Callable[[], AbstractContextManager[None]]:
-        """Within what it returns the model finds its weights rounded. At stage 3 they are rounded to be gathered.
-
-        Not with 8-bit weights, which are those of the fp32 weights.
-        """
-        if dtype == torch.float32 or self._config.training.int8_weights:
-            return nullcontext
-        if self._stage == 3:
-            gather_rounded(self._engine.module, dtype)
-        if self._stage == 3 or self._world.device.type not in ROUND_ONCE:
-            return nullcontext
-        return RoundedWeights(self._engine.module.parameters(), dtype).in_use
+        return Objective(model, config.loss.label_smoothing, config.loss.r_drop, config.loss.guided_alignment)
 
     def _build_scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
         # LambdaLR counts applied updates from 0; skipped updates do not count.
@@ -187,7 +165,7 @@ class Engine:
 
         DeepSpeed divides the gradient by accumulation steps x world size, which is the number of micro-batches. So the
         summed loss of a micro-batch is multiplied by that number and divided by the target tokens of the whole update:
-        in any layout, the gradient is that of the mean loss per target token of the update.
+        in any layout, the gradient is that of the mean loss per target token of the update, times the loss scale.
 
         Args:
             update: This rank's share of the update.
@@ -195,9 +173,10 @@ class Engine:
         """
         before, rate = self.skipped, self.learning_rate
         losses: list[LossSums] = []
-        factor = self._loss_factor(update.tgt_tokens)
-        numbers = deal(self._config.batch.micro_batch_count, self._world.rank, self._world.world_size)
-        with peer_errors(), self._rounded_weights():
+        micro_batches = self._config.batch.micro_batch_count
+        numbers = deal(micro_batches, self._world.rank, self._world.world_size)
+        factor = micro_batches / update.tgt_tokens * self._precision.begin_update()
+        with peer_errors(), self._precision.rounded_weights():
             for micro_batch, batch in zip(numbers, update.batches, strict=True):
                 if losses:
                     self._engine.step()  # accumulates only
@@ -207,15 +186,13 @@ class Engine:
                 losses.append(sums.detach())
             total = LossSums.total(losses)
             self._finite.send(total.loss.isfinite())  # before the norm of the gradient, for which the host waits anyway
-            if not self._stage:
-                self._finish_gradients()
+            self._precision.finish_gradients()
             self._engine.step()
         overflow = self.skipped > before
-        if self._ema is not None and not overflow:
-            self._ema.add(number - self.skipped)
-        lowers_scale = overflow and self._loss_scale is not None and self._loss_scale.can_fall
-        if self._loss_scale is not None:
-            self._loss_scale.update(overflow=overflow)
+        if not overflow:
+            self._partition.add_to_average(number - self.skipped)
+        lowers_scale = overflow and self._precision.loss_scale.can_fall
+        self._precision.loss_scale.update(overflow=overflow)
         parts = torch.stack([sums.loss for sums in losses])
         return Step(total, parts, rate, self._finite.read(), overflow, lowers_scale)
 
@@ -233,12 +210,14 @@ class Engine:
             RuntimeError: Memory ran out, or another failure.
             MemoryError: Likewise.
         """
-        device = self._world.device
-        buffers = self._build_buffers()
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), self._rounded_weights():
+        device, buffers = self._world.device, []
+        if self._stage in (1, 2):  # those that DeepSpeed reduces gradients in; at stage 3 it has them already
+            number, size = 1 + bool(self._engine.zero_overlap_comm()), self._engine.zero_reduce_bucket_size()
+            buffers = [torch.empty(size, device=device) for _ in range(number)]
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), self._precision.rounded_weights():
             objective = self._objective
             if self._stage == 3:
-                objective = self._build_objective(self._build_model(self._dtype)).to(device)
+                objective = self._build_objective(self._precision.dtype).to(device)
             weights = [weight for weight in objective.parameters() if weight.requires_grad]
             gradients: tuple[Tensor, ...] = ()
             for batch in batches:  # the gradients of the one before are still there, as in an update
@@ -247,40 +226,12 @@ class Engine:
             del gradients
         del buffers
 
-    def _build_buffers(self) -> list[Tensor]:
-        """As many buffers as DeepSpeed reduces gradients in; at ZeRO stage 3 it has them from the beginning."""
-        if self._stage not in (1, 2):
-            return []
-        count, size = 1 + bool(self._engine.zero_overlap_comm()), self._engine.zero_reduce_bucket_size()
-        return [torch.empty(size, device=self._world.device) for _ in range(count)]
-
     def set_micro_batches(self, number: int) -> None:
         """Take updates in another number of micro-batches, before the first one."""
         self._config = self._config.with_micro_batches(number)
         self._engine.set_train_batch_size(number)
         if self._stage:  # DeepSpeed changes its engine only
-            self._optimizer.gradient_accumulation_steps = self._engine.gradient_accumulation_steps()
-
-    def _loss_factor(self, tgt_tokens: int) -> float:
-        """The factor of the summed loss of a micro-batch, in an update of ``tgt_tokens`` target tokens."""
-        factor = self._config.batch.micro_batch_count / tgt_tokens
-        if self._stage:
-            self._optimizer.loss_scaler.cur_scale = self.loss_scale  # DeepSpeed multiplies the loss by it
-            return factor
-        return factor * self.loss_scale
-
-    @torch.no_grad()
-    def _finish_gradients(self) -> None:
-        """Without ZeRO: divide the reduced gradients by the loss scale, and compute their norm.
-
-        Marks gradients that are not finite as overflow: the update is then skipped and DeepSpeed counts it, as with
-        ZeRO.
-        """
-        gradients = [p.grad for p in self._engine.module.parameters() if p.grad is not None]
-        if self.loss_scale != 1.0:
-            torch._foreach_div_(gradients, self.loss_scale)
-        self._grad_norm = float(torch.nn.utils.get_total_norm(gradients))
-        self._optimizer.overflow = not math.isfinite(self._grad_norm)
+            self._engine.optimizer.gradient_accumulation_steps = self._engine.gradient_accumulation_steps()
 
     @property
     def learning_rate(self) -> float:
@@ -291,14 +242,12 @@ class Engine:
     def grad_norm(self) -> float:
         """The global gradient norm of the last update before clipping; infinite or NaN if the update was skipped."""
         norm = self._engine.get_global_grad_norm()
-        if norm is None:
-            norm = self._grad_norm
-        return float("nan") if norm is None else float(norm)
+        return self._precision.grad_norm if norm is None else float(norm)
 
     @property
     def loss_scale(self) -> float:
         """The loss scale of fp16; 1 in other precisions."""
-        return 1.0 if self._loss_scale is None else self._loss_scale.value
+        return self._precision.loss_scale.value
 
     @property
     def skipped(self) -> int:
@@ -313,22 +262,16 @@ class Engine:
 
         With ``optimizer.ema_decay`` they are the moving average, until the iteration ends.
         """
-        averaged = self._ema is not None
-        with nullcontext() if self._ema is None else self._ema.in_place_of_weights():
-            yield from self._partition.iter_weights(gather=averaged)
+        return self._partition.iter_weights()
 
     def snapshot(self) -> Snapshot:
         """Copy the shards that this rank writes and, on rank 0, all weights to CPU memory."""
         shards = self._partition.shards()
-        if self._ema is not None:
-            shards = [
-                shard._replace(tensors={**shard.tensors, EMA: average})
-                for shard, average in zip(shards, self._ema.averages, strict=True)
-            ]
-        own = shards if self._stage else shards[self._world.rank :: self._world.world_size]
+        if not self._stage:  # every rank has all of them
+            shards = shards[self._world.rank :: self._world.world_size]
         copies = [
             shard._replace(tensors={kind: _copy_to_host(tensor) for kind, tensor in shard.tensors.items()})
-            for shard in own
+            for shard in shards
         ]
         weights = {}
         for name, weight in self.iter_weights():  # gathering is collective
@@ -341,7 +284,7 @@ class Engine:
     @property
     def state(self) -> EngineState:
         """The state beside weights and moments."""
-        return EngineState(self.skipped, None if self._loss_scale is None else self._loss_scale.state)
+        return EngineState(self.skipped, self._precision.loss_scale.state)
 
     def load(self, shards: Path, step: int, state: EngineState) -> None:
         """Go on from a checkpoint that any number of processes wrote, at any ZeRO stage and precision.
@@ -349,13 +292,13 @@ class Engine:
         Args:
             shards: The folder of its weights and moments.
             step: Number of updates computed so far.
-            state: The state beside them.
+            state: What it holds beside them.
 
         Raises:
             DataError: The files cannot be read, or do not hold this model.
         """
         with self._world.collective_errors(), ShardReader(shards) as reader:
-            self._partition.read(reader, None if self._ema is None else self._ema.averages)
+            self._partition.read(reader)
         self._partition.spread()
         applied = step - state.skipped
         self._partition.set_step(applied)
@@ -364,10 +307,9 @@ class Engine:
         scheduler = self._engine.lr_scheduler
         scheduler.last_epoch = applied
         # scheduler.step() would warn that no update came before it.
-        for group, factor in zip(self._optimizer.param_groups, scheduler.base_lrs, strict=True):
+        for group, factor in zip(self._engine.optimizer.param_groups, scheduler.base_lrs, strict=True):
             group["lr"] = factor * scheduler.lr_lambdas[0](applied)
-        if self._loss_scale is not None and state.loss_scale is not None:
-            self._loss_scale.resume(state.loss_scale)
+        self._precision.loss_scale.resume(state.loss_scale)
 
 
 def _copy_to_host(tensor: Tensor) -> Tensor:
@@ -379,11 +321,3 @@ def _copy_to_host(tensor: Tensor) -> Tensor:
 def dropout_seed(seed: int, update: int, micro_batch: int) -> int:
     """A 63-bit seed that differs between all micro-batches of all updates and is the same on every machine."""
     return int(np.random.SeedSequence((seed, update, micro_batch)).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _skip_overflow(optimizer: Any, *_: object) -> None:
-    """On overflow, drop the gradients, so that Adam does nothing."""
-    if optimizer.overflow:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None

@@ -24,7 +24,7 @@ from dstransformer.evaluation.validation import add_paper_bleu
 from dstransformer.io.files import ROOM_ADVICE, RetryPolicy, storage_errors
 from dstransformer.model import open_bundle
 from dstransformer.tracking.events import BundleSaved
-from dstransformer.training.checkpoints.averaging import annotate_bundle, write_average
+from dstransformer.training.checkpoints.averaging import write_average
 from dstransformer.training.checkpoints.checkpoint_folder import (
     CheckpointFolder,
     past_warmup,
@@ -120,10 +120,8 @@ class Candidates:
         Raises:
             StorageError: It cannot be written.
         """
-        if len(self.checkpoints[name]) > 1:
-            annotate_bundle(self.average, out, provenance, full=ROOM_ADVICE)
-        else:
-            write_average(self.checkpoints[name], out, provenance, full=ROOM_ADVICE)
+        provenance = {"averaged_steps": list(self.steps(name)), **provenance}
+        write_average([open_bundle(self.bundle(name))], out, provenance, full=ROOM_ADVICE)
 
 
 def find_candidates(
@@ -144,8 +142,8 @@ def find_candidates(
     """
     window = select_newest(checkpoints, steps, config.checkpoint.average_last)
     averaged = past_warmup(window, config.schedule.warmup_steps)
-    found = {"average": averaged, "last": [checkpoints[-1]], "best": rank_by_score(checkpoints)[:1]}
-    candidates = {name: list(members) for name, members in found.items() if members}
+    all_candidates = {"average": averaged, "last": [checkpoints[-1]], "best": rank_by_score(checkpoints)[:1]}
+    candidates = {name: list(members) for name, members in all_candidates.items() if members}
     singles = {members[0].state.step: members[0] for members in candidates.values() if len(members) == 1}
     known: dict[Steps, float] = {(step,): c.score for step, c in singles.items() if c.score is not None and is_known(c)}
     return Candidates(candidates, len(averaged) == len(window), known, average)
@@ -154,14 +152,7 @@ def find_candidates(
 def prepare_candidates(
     folder: CheckpointFolder, config: Config, metric: str, signature: str, average: Path
 ) -> Candidates:
-    """Find the candidates among the intact checkpoints of a run, and write the average.
-
-    Args:
-        folder: The checkpoints.
-        config: The configuration of the run.
-        metric: The name of the score that compares them.
-        signature: Its signature.
-        average: The folder for the bundle of the average; need not exist.
+    """Find the candidates among the intact checkpoints of a run, and write the average. See :func:`find_candidates`.
 
     Raises:
         DataError: All checkpoints are damaged.
@@ -173,22 +164,19 @@ def prepare_candidates(
         return same_search and (checkpoint.metric, checkpoint.signature) == (metric, signature)
 
     steps = folder.steps()
-    found = find_candidates(folder.intact(), steps, config, is_known, average)
-    members = found.checkpoints.get("average", ())
+    candidates = find_candidates(folder.intact(), steps, config, is_known, average)
+    members = candidates.checkpoints.get("average", ())
     if len(members) > 1:
+        bundles = [open_bundle(checkpoint.bundle) for checkpoint in members]
         with storage_errors(average, full=ROOM_ADVICE):
-            write_average(members, average, full=ROOM_ADVICE)
-    return found
+            write_average(bundles, average, {"averaged_steps": candidates.steps("average")}, full=ROOM_ADVICE)
+    return candidates
 
 
 def choose(final: str, candidates: Candidates, ranks: Mapping[str, float], warmup_steps: int) -> tuple[str, str]:
-    """Choose the candidate that becomes the bundle.
+    """Choose the candidate that becomes the bundle, by ``checkpoint.final`` and the ``Score.rank`` of each candidate.
 
-    Args:
-        final: The value of ``checkpoint.final``.
-        candidates: The candidates.
-        ranks: The ``Score.rank`` of each candidate, by name. On a tie, the first in ``CANDIDATE_NAMES`` wins.
-        warmup_steps: The value of ``schedule.warmup_steps``.
+    On a tie, the first in ``CANDIDATE_NAMES`` wins.
 
     Returns:
         The name of the candidate, and the reason.
@@ -231,20 +219,14 @@ def make_final_bundle(trainer: Trainer) -> tuple[Choice, dict[str, Evaluation]]:
         )
         choice = _choose(trainer, candidates, comparison.score(candidates), comparison)
         _warn_of_a_better_one(choice, world)
-        provenance = {"final": asdict(choice)}
-
-        def write() -> None:
-            with world.collective_errors():
-                if world.is_rank0:
-                    candidates.write(choice.chosen, bundle, provenance)
-
-        retry.run("the final bundle", write)
+        write = partial(candidates.write, choice.chosen, bundle, {"final": asdict(choice)})
+        retry.run("the final bundle", lambda: world.compute_on_rank0(write))
     finally:
         if world.is_rank0:
             shutil.rmtree(average, ignore_errors=True)
     session.enter("final evaluation of the bundle")
     evaluations = comparison.evaluate_bundle(bundle, candidates.steps(choice.chosen))
-    tracker.emit(BundleSaved(bundle, step, {f"final_{split}": found for split, found in evaluations.items()}))
+    tracker.emit(BundleSaved(bundle, step, {f"final_{name}": done for name, done in evaluations.items()}))
 
     def flush() -> None:
         with world.collective_errors(), storage_errors(folder.run, full=ROOM_ADVICE):
@@ -291,7 +273,10 @@ class _Comparison:
             evaluations[name] = self._trainer.evaluate("the bundle", name, self._sentences)
         language = corpus.manifest.tgt_lang
         return self._trainer.session.until_stopped(
-            lambda: {name: add_paper_bleu(found, corpus.split(name), language) for name, found in evaluations.items()}
+            lambda: {
+                name: add_paper_bleu(evaluation, corpus.split(name), language)
+                for name, evaluation in evaluations.items()
+            }
         )
 
     def _load(self, what: str, bundle: Path) -> None:

@@ -39,12 +39,7 @@ DENSE_PEAKS = {
 
 
 class TrainingMetrics:
-    """Accumulates losses, token counts and time. Waits for the device only to make a record.
-
-    Args:
-        world: The process group.
-        device_use: Says how much of the device the updates use.
-    """
+    """Accumulates losses, token counts and time. Waits for the device only to make a record."""
 
     def __init__(self, world: World, device_use: DeviceUse) -> None:
         self._world = world
@@ -88,7 +83,7 @@ class TrainingMetrics:
         loss, terms = math.nan, {"nll": math.nan}
         if self._losses:
             sums = self._world.all_reduce(torch.stack(self._losses).double().sum(dim=0).cpu()).tolist()
-            loss, *means = (one / self._loss_tokens for one in sums)
+            loss, *means = (total / self._loss_tokens for total in sums)
             terms = dict(zip(self._terms, means, strict=True))
         seconds = time.monotonic() - self._began
         skipped = engine.skipped
@@ -188,12 +183,9 @@ def datasheet_peak(name: str) -> float | None:
 
 
 class DeviceUse:
-    """Compares the operations of updates with what the GPUs could do. On a CPU it says nothing.
+    """Compares the operations of updates with what the GPUs could do, all taken to be like that of this rank.
 
-    Args:
-        cost: Counts the operations.
-        precision: The precision of the forward and backward pass.
-        world: The process group. Its GPUs are taken to be like that of this rank.
+    On a CPU it says nothing.
     """
 
     def __init__(self, cost: CostMeter, precision: Precision, world: World) -> None:

@@ -21,11 +21,13 @@ from torch import Tensor, nn
 from dstransformer.config.schema import OptimizerConfig
 from dstransformer.distributed.world import World
 from dstransformer.model.transformer import Linear
-from dstransformer.training.checkpoints.shards import MOMENTUM
 from dstransformer.training.partition import Place
 
 #: Coefficients of an iteration, the number of iterations, and the least norm that is divided by (Jordan et al., 2024).
 COEFFICIENTS, ITERATIONS, MIN_NORM = (3.4445, -4.7750, 2.0315), 5, 1e-7
+
+#: The moment of a matrix.
+MOMENTUM = "momentum"
 
 #: Marks the parameter group of the matrices.
 IS_MUON = "is_muon"
@@ -106,18 +108,6 @@ class Piece(NamedTuple):
     elements: int
 
 
-class Part(NamedTuple):
-    """Elements of a flattened master from ``offset`` on."""
-
-    master: Tensor
-    offset: int
-    elements: int
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """The same elements of a tensor of the master's shape: its gradient or momentum, or the master itself."""
-        return tensor.view(-1).narrow(0, self.offset, self.elements)
-
-
 class Exchange:
     """Computes with whole matrices of which each rank holds pieces. Building it is collective.
 
@@ -133,18 +123,18 @@ class Exchange:
 
     def __init__(self, matrices: Sequence[Matrix], places: Mapping[str, Place], world: World, load: list[int]) -> None:
         self._matrices, self._world = matrices, world
-        own = list(_iter_pieces(matrices, places))
-        pieces = [piece for piece, _ in own]
+        held = list(_iter_pieces(matrices, places))
+        pieces = [piece for piece, _ in held]
         by_rank: list[list[Piece]] = [pieces] if world.world_size == 1 else world.gather(pieces)
         costs = {piece.matrix: matrices[piece.matrix].cost for piece in chain(*by_rank)}
         owners = deal_matrices(costs, load)
-        own.sort(key=lambda entry: owners[entry[0].matrix])
-        self._own = [piece for piece, _ in own]
-        self.parts = [part for _, part in own]
+        held.sort(key=lambda entry: owners[entry[0].matrix])
+        self._held = [piece for piece, _ in held]
+        self.parts = [part for _, part in held]
         # By rank, what it holds of this rank's matrices, and what this rank holds of its matrices.
         ranks = range(world.world_size)
-        self._taken = [[piece for piece in by_rank[rank] if owners[piece.matrix] == world.rank] for rank in ranks]
-        self._given = [[piece for piece in self._own if owners[piece.matrix] == rank] for rank in ranks]
+        self._received = [[piece for piece in by_rank[rank] if owners[piece.matrix] == world.rank] for rank in ranks]
+        self._sent = [[piece for piece in self._held if owners[piece.matrix] == rank] for rank in ranks]
         self._is_replicated = all(pieces == by_rank[0] for pieces in by_rank)
 
     def map(self, compute: Callable[[Tensor], Tensor], parts: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -158,40 +148,40 @@ class Exchange:
             An iterator over the results for each of them.
         """
         if self._world.world_size == 1:
-            for piece, part in zip(self._own, parts, strict=True):
+            for piece, part in zip(self._held, parts, strict=True):
                 matrix = self._matrices[piece.matrix]
                 yield compute(part.view(matrix.rows, matrix.columns)).reshape(-1)
             return
-        sizes = [_size(pieces) for pieces in self._given]
+        sizes = [_size(pieces) for pieces in self._sent]
         none = torch.empty(0, device=self._world.device)
         flat = torch.cat([none, *parts])
         if self._is_replicated:  # without ZeRO
-            taken, arrived = self._taken[self._world.rank], torch.split(flat, sizes)[self._world.rank]
+            received, arrived = self._received[self._world.rank], torch.split(flat, sizes)[self._world.rank]
         else:
-            taken = list(chain(*self._taken))
-            arrived = self._world.exchange(flat, sizes, [_size(pieces) for pieces in self._taken])
+            received = list(chain(*self._received))
+            arrived = self._world.exchange(flat, sizes, [_size(pieces) for pieces in self._received])
             del flat  # memory is scarce while all gradients are there
-        results = self._compute(compute, taken, arrived)
+        results = self._compute(compute, received, arrived)
         flat = arrived = none
-        returned = torch.cat([none, *(_cut(results[piece.matrix], piece) for piece in chain(*self._taken))])
+        returned = torch.cat([none, *(_cut(results[piece.matrix], piece) for piece in chain(*self._received))])
         del results
-        back = self._world.exchange(returned, [_size(pieces) for pieces in self._taken], sizes)
-        yield from torch.split(back, [piece.elements for piece in self._own])
+        back = self._world.exchange(returned, [_size(pieces) for pieces in self._received], sizes)
+        yield from torch.split(back, [piece.elements for piece in self._held])
 
     def _compute(
         self, compute: Callable[[Tensor], Tensor], pieces: Sequence[Piece], elements: Tensor
     ) -> Mapping[int, Tensor]:
         """The results for this rank's matrices by number, from the elements of their pieces."""
-        whole: dict[int, Tensor] = {}
+        matrices: dict[int, Tensor] = {}
         for piece, part in zip(pieces, torch.split(elements, [piece.elements for piece in pieces]), strict=True):
             matrix = self._matrices[piece.matrix]
-            if piece.matrix not in whole:
-                whole[piece.matrix] = elements.new_empty(matrix.rows, matrix.columns)
-            _cut(whole[piece.matrix], piece).copy_(part)
-        return {number: compute(whole.pop(number)).contiguous() for number in list(whole)}
+            if piece.matrix not in matrices:
+                matrices[piece.matrix] = elements.new_empty(matrix.rows, matrix.columns)
+            _cut(matrices[piece.matrix], piece).copy_(part)
+        return {number: compute(matrices.pop(number)).contiguous() for number in list(matrices)}
 
 
-def _iter_pieces(matrices: Sequence[Matrix], places: Mapping[str, Place]) -> Iterator[tuple[Piece, Part]]:
+def _iter_pieces(matrices: Sequence[Matrix], places: Mapping[str, Place]) -> Iterator[tuple[Piece, Place]]:
     """The pieces of matrices in the parts of parameters that a rank holds, and where they are."""
     for number, matrix in enumerate(matrices):
         place = places.get(matrix.name)
@@ -200,16 +190,14 @@ def _iter_pieces(matrices: Sequence[Matrix], places: Mapping[str, Place]) -> Ite
         first = max(place.start, matrix.start)
         end = min(place.start + place.elements, matrix.start + matrix.elements)
         if first < end:
-            part = Part(place.master, place.offset + first - place.start, end - first)
+            part = Place(first, place.master, place.offset + first - place.start, end - first)
             yield Piece(number, first - matrix.start, end - first), part
 
 
 def deal_matrices(costs: Mapping[int, int], load: list[int]) -> dict[int, int]:
     """The rank that orthogonalises each matrix: the most expensive first, each to the rank with the least to do.
 
-    Args:
-        costs: By the number of the matrix.
-        load: What each rank has to do already; the costs are added.
+    The ``costs`` are added to the ``load``, which each rank has already.
     """
     owners = {}
     for number in sorted(costs, key=lambda number: (-costs[number], number)):
@@ -236,36 +224,35 @@ class Muon(torch.optim.AdamW):
         model: The model.
         config: The betas, epsilon, momentum, rate and decoupled weight decay.
         dtype: The precision of the orthogonalisation.
-
-    Attributes:
-        matrices: The matrices of the layers.
-        names: The parameters that hold them.
+        world: The process group.
+        places: Where all that this rank updates is, by the name of the parameter. Called at the first step: it is known
+            once DeepSpeed has partitioned the parameters.
     """
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig, dtype: torch.dtype) -> None:
-        self.matrices = hidden_matrices(model)
+    def __init__(
+        self,
+        model: nn.Module,
+        config: OptimizerConfig,
+        dtype: torch.dtype,
+        world: World,
+        places: Callable[[], Mapping[str, Place]],
+    ) -> None:
+        self._matrices = hidden_matrices(model)
         self._momentum, self._dtype = config.momentum, dtype
-        self._places: Mapping[str, Place] = {}
-        self._world: World | None = None
+        self._world, self._places = world, places
         self._exchanges: dict[int, Exchange] = {}
-        self._load: list[int] = []
-        self.names = frozenset(matrix.name for matrix in self.matrices)
-        hidden: list[nn.Parameter] = []
-        others: list[nn.Parameter] = []
-        for name, parameter in model.named_parameters():
-            (hidden if name in self.names else others).append(parameter)
+        self._load = [0] * world.world_size
+        names = {matrix.name for matrix in self._matrices}
+        hidden = [parameter for name, parameter in model.named_parameters() if name in names]
+        by_adam = [parameter for name, parameter in model.named_parameters() if name not in names]
         groups: list[dict[str, Any]] = [
-            {"params": others},
+            {"params": by_adam},
             {"params": hidden, "lr": config.muon_rate, IS_MUON: True},
         ]
         super().__init__(
             groups,
             lr=1.0, betas=(config.beta1, config.beta2), eps=config.eps, weight_decay=config.weight_decay, fused=True,
         )  # fmt: skip
-
-    def connect(self, places: Mapping[str, Place], world: World) -> None:
-        """Tell it what this rank holds of each parameter, which is known once DeepSpeed has partitioned them."""
-        self._places, self._world, self._load = places, world, [0] * world.world_size
 
     def step(self, closure: Any = None) -> Any:
         """Apply an update. Collective."""
@@ -299,8 +286,7 @@ class Muon(torch.optim.AdamW):
         """The exchange of these masters, built at their first step."""
         key = id(masters[0])
         if key not in self._exchanges:
-            assert self._world is not None
             ids = {id(master) for master in masters}
-            places = {name: place for name, place in self._places.items() if id(place.master) in ids}
-            self._exchanges[key] = Exchange(self.matrices, places, self._world, self._load)
+            places = {name: place for name, place in self._places().items() if id(place.master) in ids}
+            self._exchanges[key] = Exchange(self._matrices, places, self._world, self._load)
         return self._exchanges[key]

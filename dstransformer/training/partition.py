@@ -1,52 +1,61 @@
-"""Which weights and moments this rank holds, by DeepSpeed's ZeRO stage, as views into DeepSpeed's own tensors.
+"""Which weights, moments and averages this rank holds, by DeepSpeed's ZeRO stage.
+
+Weights and moments are views into DeepSpeed's own tensors.
 
 DeepSpeed is given weights in fp32 at every precision, so that there is one layout for each stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dstransformer.distributed.world import World
-from dstransformer.training.checkpoints.shards import ADAM_MOMENTS, EMA, MUON_MOMENTS, WEIGHT, Shard, ShardReader
+from dstransformer.training.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
 
 
 class Partition:
-    """The part of the weights and moments that this rank updates.
+    """The part of the weights, moments and averages that this rank updates.
+
+    Building it creates the moments, which the optimizer would create at its first step.
 
     Args:
         engine: DeepSpeed's engine.
         model: The model, whose names the weights have in checkpoints; DeepSpeed's module may be larger.
         world: The process group.
-        by_muon: The names of the parameters that Muon updates; Adam updates the others.
+        moments: The names of the tensors that the optimizer keeps of each parameter, by its name.
+        ema_decay: That of the moving average; 0 for none.
     """
 
-    def __init__(self, engine: Any, model: nn.Module, world: World, by_muon: Collection[str] = ()) -> None:
+    def __init__(
+        self, engine: Any, model: nn.Module, world: World, moments: Mapping[str, tuple[str, ...]], ema_decay: float
+    ) -> None:
         self._module = model
         self._stage = stage = int(engine.zero_optimization_stage())
         self._zero = engine.optimizer if stage else None
         self._optimizer: torch.optim.Optimizer = engine.optimizer.optimizer if stage else engine.optimizer
         self._world = world
-        self._moments = {
-            name: MUON_MOMENTS if name in by_muon else ADAM_MOMENTS for name, _ in self._module.named_parameters()
-        }
+        self._moments = moments
         names = {id(parameter): name for name, parameter in self._module.named_parameters()}
         # The parameters of which each master holds a part, on some rank. One optimizer updates all of a group.
         groups = [[parameter] for parameter in self._module.parameters()]
         if stage:
             groups = getattr(self._zero, "fp16_groups" if stage == 3 else "bit16_groups")
         for master, parameters in zip(self._masters(), groups, strict=True):
-            state, moments = self._optimizer.state[master], self._moments[names[id(parameters[0])]]
-            if not state:  # what the optimizer would create at its first step, so that it can be filled in before
-                if moments == ADAM_MOMENTS:
-                    offloaded = type(self._optimizer).__name__ == "DeepSpeedCPUAdam"
-                    state["step"] = 0 if offloaded else torch.zeros((), dtype=torch.float32, device=master.device)
-                for moment in moments:
+            state = self._optimizer.state[master]
+            if not state:
+                # PyTorch's fused optimizers count steps on the device.
+                fused = self._optimizer.defaults.get("fused")
+                state["step"] = torch.zeros((), dtype=torch.float32, device=master.device) if fused else 0
+                for moment in moments[names[id(parameters[0])]]:
                     state[moment] = torch.zeros_like(master.detach())
+        self._average: WeightAverage | None = None
+        if ema_decay:
+            self._average = WeightAverage([shard.tensors[WEIGHT] for shard in self.shards()], ema_decay)
 
     def _masters(self) -> list[Tensor]:
         """The tensors that the optimizer updates: parameters without ZeRO, flat partitions of them with ZeRO."""
@@ -57,13 +66,15 @@ class Partition:
 
     def shards(self) -> list[Shard]:
         """Views of all that this rank updates."""
-        found = []
+        shards = []
         for name, place in self.places():
             state, kinds = self._optimizer.state[place.master], self._moments[name]
-            tensors = (place.master.detach(), *(state[moment] for moment in kinds))
-            cut = (tensor.view(-1).narrow(0, place.offset, place.elements) for tensor in tensors)
-            found.append(Shard(name, place.start, dict(zip((WEIGHT, *kinds), cut, strict=True))))
-        return found
+            moments = {moment: place.of(state[moment]) for moment in kinds}
+            shards.append(Shard(name, place.start, {WEIGHT: place.of(place.master.detach()), **moments}))
+        if self._average is not None:
+            for shard, average in zip(shards, self._average.averages, strict=True):
+                shard.tensors[EMA] = average
+        return shards
 
     def places(self) -> Iterator[tuple[str, Place]]:
         """Where all that this rank updates is, by the name of the parameter."""
@@ -95,26 +106,25 @@ class Partition:
             if (step := state.get("step")) is not None:
                 state["step"] = torch.full_like(step, applied) if isinstance(step, Tensor) else applied
 
-    @torch.no_grad()
-    def read(self, reader: ShardReader, averages: Sequence[Tensor] | None) -> None:
-        """Fill this rank's part from a checkpoint. :meth:`spread` has to follow.
+    def add_to_average(self, applied: int) -> None:
+        """Include the weights in the moving average, if there is one, after ``applied`` updates."""
+        if self._average is not None:
+            self._average.add(applied)
 
-        Args:
-            reader: The files of the checkpoint.
-            averages: The moving average of the weights, a tensor for each of :meth:`shards`, if there is one.
+    @torch.no_grad()
+    def read(self, reader: ShardReader) -> None:
+        """Fill this rank's part from a checkpoint. :meth:`spread` has to follow.
 
         Raises:
             DataError: The checkpoint does not hold all of it.
         """
         parameters: dict[str, Any] = dict(self._module.named_parameters())
-        sizes = {name: int(getattr(one, "ds_numel", one.numel())) for name, one in parameters.items()}
-        average = () if averages is None else (EMA,)
+        sizes = {name: int(getattr(weight, "ds_numel", weight.numel())) for name, weight in parameters.items()}
+        average = () if self._average is None else (EMA,)
         reader.check(sizes, {name: (WEIGHT, *moments, *average) for name, moments in self._moments.items()})
-        for number, shard in enumerate(self.shards()):
+        for shard in self.shards():
             for kind, tensor in shard.tensors.items():
                 reader.read(kind, shard.name, shard.start, tensor)
-            if averages is not None:
-                reader.read(EMA, shard.name, shard.start, averages[number])
         if self._stage in (1, 2):
             for name, parameter in parameters.items():
                 reader.read(WEIGHT, name, 0, parameter.data.view(-1))
@@ -136,21 +146,21 @@ class Partition:
         if persistent:
             persistent[0].all_gather(persistent)
 
-    def iter_weights(self, *, gather: bool) -> Iterator[tuple[str, Tensor]]:
+    def iter_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Iterate over all weights by name: whole, in fp32, on the device, one at a time. Collective.
 
-        Args:
-            gather: Collect them from the masters of all ranks, which differ from what the model computes with while the
-                moving average is in their place.
+        If there is a moving average they are that, until the iteration ends.
         """
         from deepspeed.utils import safe_get_full_fp32_param
 
-        for name, parameter in self._module.named_parameters():
-            if self._stage == 3 or (self._stage and gather):
-                full = safe_get_full_fp32_param(parameter)
-                yield name, full.detach().view(getattr(parameter, "ds_shape", parameter.shape))
-            else:
-                yield name, parameter.detach()
+        with nullcontext() if self._average is None else self._average.in_place_of_weights():
+            for name, parameter in self._module.named_parameters():
+                # With ZeRO the average is in the masters, not in what the model computes with.
+                if self._stage == 3 or (self._stage and self._average is not None):
+                    full = safe_get_full_fp32_param(parameter)
+                    yield name, full.detach().view(getattr(parameter, "ds_shape", parameter.shape))
+                else:
+                    yield name, parameter.detach()
 
 
 class Place(NamedTuple):
@@ -160,3 +170,49 @@ class Place(NamedTuple):
     master: Tensor
     offset: int
     elements: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The same elements of a tensor of the master's shape: its gradient or a moment, or the master itself."""
+        return tensor.view(-1).narrow(0, self.offset, self.elements)
+
+
+def ema_weight(decay: float, updates: int) -> float:
+    """The share of the average that stays after update ``updates``, from 1: ``min(decay, (1 + n) / (10 + n))``.
+
+    The average starts at the initial weights. The smaller shares of the first updates let it forget them.
+    """
+    return min(decay, (1 + updates) / (10 + updates))
+
+
+class WeightAverage:
+    """An exponential moving average of the weights (Polyak and Juditsky, 1992, with exponentially decaying shares).
+
+    It holds, in fp32, the average of the weights that this rank updates: all of them, or its partition in ZeRO.
+
+    Attributes:
+        averages: The average of each of the weights, which the optimizer updates in place.
+    """
+
+    def __init__(self, masters: Sequence[Tensor], decay: float) -> None:
+        self._masters = [master.detach() for master in masters]
+        self.averages = [master.float().clone() for master in self._masters]
+        self._decay = decay
+
+    @torch.no_grad()
+    def add(self, updates: int) -> None:
+        """Include the weights after ``updates`` updates that were applied."""
+        weights = [master.float() for master in self._masters]
+        torch._foreach_lerp_(self.averages, weights, 1.0 - ema_weight(self._decay, updates))
+
+    @contextmanager
+    def in_place_of_weights(self) -> Iterator[None]:
+        """Put the average in the place of the weights for a while. CPU memory holds the weights meanwhile."""
+        with torch.no_grad():
+            held = [master.to("cpu", copy=True) for master in self._masters]
+            torch._foreach_copy_(self._masters, self.averages)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for master, weights in zip(self._masters, held, strict=True):
+                    master.copy_(weights)

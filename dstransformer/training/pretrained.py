@@ -81,8 +81,8 @@ class Pretrained:
                 if (stored := weights.get(name)) is None:
                     raise DataError(f"{self.bundle.path} has no weight {name}: copy it again")
                 if name in EMBEDDINGS and not self.same_tokenizer:
-                    own = self.rows if name != "src_embedding.weight" or self.src_rows is None else self.src_rows
-                    ids = torch.tensor(own, dtype=torch.int64)
+                    rows = self.rows if name != "src_embedding.weight" or self.src_rows is None else self.src_rows
+                    ids = torch.tensor(rows, dtype=torch.int64)
                     parameter[ids[:, 0].to(parameter.device)] = stored[ids[:, 1]].to(parameter)
                 elif stored.shape == parameter.shape:
                     parameter.copy_(stored)
@@ -93,12 +93,7 @@ class Pretrained:
 
 
 def open_pretrained(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Pretrained:
-    """Open the bundle that a training is to start from.
-
-    Args:
-        path: A bundle, or the checkpoint or run that holds it.
-        model: The architecture that will be trained.
-        tokenizer: The tokenizer of the corpus.
+    """Open the bundle, or that of a checkpoint or run, that a training of this model and tokenizer is to start from.
 
     Raises:
         DataError: The path is not a bundle, or the bundle is damaged.
@@ -126,12 +121,7 @@ def open_pretrained(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Pre
 
 
 def check_pretrained(resumed: ResumePoint, init: Path, pretrained: Pretrained | None) -> None:
-    """Check that a run that resumes started from a bundle.
-
-    Args:
-        resumed: What it resumes from.
-        init: Where the bundle is, or was.
-        pretrained: The bundle; None if it is gone, and its path is compared.
+    """Check that a run that resumes started from the bundle at ``init``; if that is gone, its path is compared.
 
     Raises:
         ConfigError: It started from random weights or from another bundle.

@@ -21,12 +21,8 @@ OPERATORS = 10
 class Profiler(Tracker):
     """Traces updates of rank 0 with PyTorch's profiler.
 
-    It writes ``profile/trace.json.gz``, which https://ui.perfetto.dev opens, and ``profile/operators.txt``.
-
-    Args:
-        updates: How many updates to trace.
-        run: The run folder.
-        tracker: Receives the table as a message.
+    It writes ``profile/trace.json.gz``, which https://ui.perfetto.dev opens, and ``profile/operators.txt``. The tracker
+    receives that table as a message.
     """
 
     name = "the profiler"
@@ -57,12 +53,12 @@ class Profiler(Tracker):
                 if not (self._folder / "trace.json.gz").is_file():
                     self._tracker.emit(Message(f"no profile: the run ended before its update {SKIPPED + 1}"))
 
-    def _write(self, found: Any) -> None:
-        table = found.key_averages().table(sort_by=self._order, row_limit=OPERATORS)
+    def _write(self, profiled: Any) -> None:
+        table = profiled.key_averages().table(sort_by=self._order, row_limit=OPERATORS)
         trace = self._folder / "trace.json.gz"
         with storage_errors(self._folder):
             self._folder.mkdir(exist_ok=True)
-            found.export_chrome_trace(str(trace))
+            profiled.export_chrome_trace(str(trace))
             replace_file(self._folder / "operators.txt", table)
         self._tracker.emit(
             Message(f"{table}\nprofile of {self._updates} updates: {trace}, for https://ui.perfetto.dev")

@@ -31,13 +31,7 @@ VERSIONS = ("torch", "deepspeed", "sentencepiece", "sacrebleu")
 
 
 def describe_provenance(experiment: Experiment, plan: Plan, world: World) -> dict[str, Any]:
-    """The provenance stored in the bundles of a run.
-
-    Args:
-        experiment: The experiment.
-        plan: Its plan.
-        world: The process group.
-    """
+    """The provenance stored in the bundles of a run."""
     request, manifest = experiment.request, experiment.corpus.manifest
     parent = None if experiment.pretrained is None else experiment.pretrained.record
     if plan.resumed is not None:
@@ -65,13 +59,7 @@ def describe_provenance(experiment: Experiment, plan: Plan, world: World) -> dic
 
 
 def describe_start(experiment: Experiment, provenance: Mapping[str, Any], resumed: ResumePoint | None) -> RunStart:
-    """The start of a run, for its tracker.
-
-    Args:
-        experiment: The experiment.
-        provenance: The provenance, from :func:`describe_provenance`.
-        resumed: The checkpoint that the run resumes from; None for a new run.
-    """
+    """The start of a run, for its tracker, with the provenance from :func:`describe_provenance`."""
     request, parent = experiment.request, provenance["parent"]
     return RunStart(
         run_name=request.name,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,45 +19,29 @@ from dstransformer.training.checkpoints.manager import CheckpointManager
 from dstransformer.training.engine import Step
 
 
+@dataclass(eq=False)
 class Recovery:
     """Counts non-finite updates, and finds the checkpoint to go back to when training diverges. Collective.
 
-    Args:
+    Attributes:
         config: How many non-finite updates may follow each other, and how many rollbacks a run may have.
         precision: The training precision, for messages.
         checkpoints: The checkpoints of the run.
         session: The process group, stop requests and monitoring.
         tracker: Receives an event for each non-finite update and each rollback.
-
-    Attributes:
         state: What happened so far, stored in checkpoints.
     """
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        precision: Precision,
-        checkpoints: CheckpointManager,
-        session: Session,
-        tracker: Tracker,
-    ) -> None:
-        self._config = config
-        self._precision = precision
-        self._checkpoints = checkpoints
-        self._session = session
-        self._world = session.world
-        self._tracker = tracker
-        self._updates: list[NonfiniteUpdate] = []  # since the last rollback
-        self.state = RecoveryState()
+    config: TrainingConfig
+    precision: Precision
+    checkpoints: CheckpointManager
+    session: Session
+    tracker: Tracker
+    state: RecoveryState = field(default_factory=RecoveryState, init=False)
+    _updates: list[NonfiniteUpdate] = field(default_factory=list, init=False)  # since the last rollback
 
     def record(self, number: int, update: Update, result: Step, *, nonfinite: bool) -> None:
-        """Record an update.
-
-        Args:
-            number: Its number.
-            update: This rank's share of it.
-            result: What this rank made of it.
-            nonfinite: Whether its loss is NaN or infinite on any rank.
+        """Record this rank's share of an update, the loss of which is or is not ``nonfinite`` on some rank.
 
         Raises:
             DivergedError: More than ``training.skip_budget`` updates in a row were not finite.
@@ -66,9 +51,9 @@ class Recovery:
         self.state = replace(self.state, consecutive_nonfinite=consecutive)
         if not is_finite:
             self._record_nonfinite(number, update, result)
-        if consecutive > (budget := self._config.skip_budget):
-            at_the_end = ", and the loss scale cannot fall" if self._precision == "fp16" else ""
-            bf16 = "use bf16, " if self._precision == "fp16" else ""
+        if consecutive > (budget := self.config.skip_budget):
+            at_the_end = ", and the loss scale cannot fall" if self.precision == "fp16" else ""
+            bf16 = "use bf16, " if self.precision == "fp16" else ""
             raise DivergedError(
                 f"training diverged: the losses or gradients of {consecutive} updates in a row, up to {number}, are "
                 f"NaN or infinite{at_the_end} (training.skip_budget is {budget}); {bf16}{DIVERGED_ADVICE}"
@@ -79,34 +64,26 @@ class Recovery:
 
         The updates between them are skipped: computed again, they would diverge again.
 
-        Args:
-            error: Why training diverged.
-            diverged: The state of training now.
-
         Returns:
             The checkpoint, with position, cost and recovery state replaced.
 
         Raises:
             DivergedError: ``training.max_rollbacks`` is reached, or there is no checkpoint to go back to.
         """
-        self._session.report(diverged.step, "going back to a checkpoint")
+        self.session.report(diverged.step, "going back to a checkpoint")
         with suppress(DivergedError):
-            self._checkpoints.finish()
-        found: Checkpoint | None = None
-        if self.state.rollbacks < self._config.max_rollbacks:
-            folder, last = self._checkpoints.folder, self.state.rollback_step
-            found = self._world.compute_on_rank0(lambda: folder.latest_finite(other_than=last))
-        if found is None:
+            self.checkpoints.finish()
+        checkpoint: Checkpoint | None = None
+        if self.state.rollbacks < self.config.max_rollbacks:
+            folder, last = self.checkpoints.folder, self.state.rollback_step
+            checkpoint = self.session.world.compute_on_rank0(lambda: folder.latest_finite(other_than=last))
+        if checkpoint is None:
             raise error
-        step = found.state.step
-        state = replace(
-            found.state,
-            position=diverged.position,
-            cost=diverged.cost,
-            recovery=RecoveryState(0, self.state.rollbacks + 1, step),
-        )
-        first, following = found.state.position, state.position
-        self._tracker.emit(
+        step = checkpoint.state.step
+        recovery = RecoveryState(0, self.state.rollbacks + 1, step)
+        state = replace(checkpoint.state, position=diverged.position, cost=diverged.cost, recovery=recovery)
+        first, following = checkpoint.state.position, state.position
+        self.tracker.emit(
             Rollback(
                 number=state.recovery.rollbacks,
                 reason=str(error).partition(";")[0],
@@ -117,18 +94,20 @@ class Recovery:
                 nonfinite_updates=[update for update in self._updates if update.step > step],
             )
         )
-        self._checkpoints.roll_back_to(found, state)
+        self.checkpoints.roll_back_to(checkpoint, state)
         self._updates.clear()
-        return replace(found, state=state)
+        return replace(checkpoint, state=state)
 
     def _record_nonfinite(self, number: int, update: Update, result: Step) -> None:
         """Report the pairs of the micro-batches that are not finite."""
-        numbers = deal(len(update.pairs), self._world.rank, self._world.world_size)
+        numbers = deal(len(update.pairs), self.session.world.rank, self.session.world.world_size)
         finite = result.parts.isfinite().tolist()
-        own = [part for part, is_finite in zip(numbers, finite, strict=True) if not is_finite]
-        parts = sorted(part for found in self._world.gather(own) for part in found)
+        of_rank = [part for part, is_finite in zip(numbers, finite, strict=True) if not is_finite]
+        parts = sorted(itertools.chain(*self.session.world.gather(of_rank)))
         pairs = np.sort(np.concatenate([update.pairs[part] for part in parts or range(len(update.pairs))])).tolist()
-        place, consecutive = update.position, self.state.consecutive_nonfinite
-        event = NonfiniteUpdate(number, place.epoch, place.update, result.skipped, consecutive, pairs, place.window)
+        position, consecutive = update.position, self.state.consecutive_nonfinite
+        event = NonfiniteUpdate(
+            number, position.epoch, position.update, result.skipped, consecutive, pairs, position.window
+        )
         self._updates.append(event)
-        self._tracker.emit(event)
+        self.tracker.emit(event)

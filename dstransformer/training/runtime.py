@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import sys
 import time
 import warnings
@@ -14,14 +15,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from dstransformer.config import offloads_optimizer
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError
-from dstransformer.training.muon import Muon
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +31,7 @@ logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 def wait_for_operator_builds(folder: Path, stale_seconds: float = 600.0) -> None:
     """Wait while another process builds an operator. PyTorch would wait forever, silently, even for a killed process.
 
-    Args:
-        folder: The folder in which operators are built.
-        stale_seconds: A lock is considered stale, and removed, after this many seconds without a write to its folder.
+    A lock is stale, and removed, after ``stale_seconds`` without a write to its folder.
     """
     for lock in folder.glob("**/deepspeed_*/lock"):
         logger.warning(
@@ -73,17 +70,14 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     deepspeed_logger.handlers.clear()
     deepspeed_logger.propagate = True
     deepspeed_logger.setLevel(logging.INFO)
-    # It would log each skipped update; the metrics have them as ``skipped_share``.
-    deepspeed_logger.addFilter(lambda record: "OVERFLOW!" not in record.getMessage())
+    # It would log each skipped update, which the metrics have as ``skipped_share``, and warn of optimizers of ours.
+    deepspeed_logger.addFilter(lambda record: not re.search("OVERFLOW!|untested optimizer", record.getMessage()))
     # On a CPU, DeepSpeed would compile a shared-memory all-reduce that only its inference engine uses.
     torch_backend: Any = import_module("deepspeed.comm.torch")
     torch_backend.build_shm_op = lambda *_, **__: None
     zero: Any = import_module("deepspeed.runtime.zero.stage_1_and_2")
     zero.mask_nan_or_inf_with_val_inplace = _mark_nonfinite
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
-    utils: Any = import_module("deepspeed.runtime.zero.utils")
-    if Muon not in utils.ZERO_SUPPORTED_OPTIMIZERS:
-        utils.ZERO_SUPPORTED_OPTIMIZERS.append(Muon)
     check_sections(ds_config)
     if offloads_optimizer(ds_config):
         operators = Path(os.environ["TORCH_EXTENSIONS_DIR"])
@@ -91,12 +85,6 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
         if world.is_rank0 and not any(operators.glob("**/*.so")):
             logger.warning("DeepSpeed compiles its CPU Adam, once per installation: this may take a minute")
     return deepspeed
-
-
-class _RejectedConfigError(ConfigError):
-    """Raised on every rank, because all ranks have the same configuration."""
-
-    shared = True
 
 
 @contextlib.contextmanager
@@ -107,10 +95,12 @@ def rejections() -> Iterator[None]:
     try:
         yield
     except (ValidationError, DeepSpeedConfigError) as error:
-        raise _RejectedConfigError(
+        rejection = ConfigError(
             f"DeepSpeed rejects its configuration: {' '.join(str(error).split())[:300]}; "
             "fix the JSON given with --ds (`dst ds-config` prints the full configuration)"
-        ) from None
+        )
+        rejection.shared = True  # all ranks have the same configuration
+        raise rejection from None
     except ImportError as error:
         raise ConfigError(  # on this rank; another node may have it
             f"the DeepSpeed configuration needs a package that cannot be imported ({error}): install it, or remove "
@@ -149,11 +139,6 @@ def model_state_bytes(parameters: int, largest_layer: int, world_size: int) -> d
     its fp32 copy, two moments and gradients in both precisions, which stage 2 divides by the processes. Stage 3 divides
     all, and gathers the largest layer. There is none for stages 0 and 1: stage 0 is that of one process, which divides
     nothing.
-
-    Args:
-        parameters: Parameters of the model.
-        largest_layer: Those of its largest layer.
-        world_size: Number of processes.
     """
     stage_2, stage_3 = _import_quietly("deepspeed.runtime.zero.stage_1_and_2", "deepspeed.runtime.zero.stage3")
     zero2, zero3 = stage_2.estimate_zero2_model_states_mem_needs, stage_3.estimate_zero3_model_states_mem_needs
@@ -161,22 +146,6 @@ def model_state_bytes(parameters: int, largest_layer: int, world_size: int) -> d
     _, divided = zero2(parameters, world_size, cpu_offload=False)
     _, scattered, _ = zero3(parameters, largest_layer, world_size, cpu_offload=False, cpu_offload_params=False)
     return {"zero0": whole, "zero2": divided, "zero3": scattered}
-
-
-def gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:
-    """At ZeRO stage 3, let the matrices of products travel in the precision of the products, which halves their bytes.
-
-    The products round them to it anyway, so no result changes. The others stay in fp32: embeddings, as positions are
-    added to them before the sum is rounded, and vectors. So do the parts that ranks keep, and gradients: DeepSpeed
-    reads this attribute when it gathers weights for a module, and for nothing else unless it runs ``torch_autocast``.
-
-    Args:
-        model: The model that DeepSpeed has partitioned.
-        dtype: The precision of the products.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.weight.comm_dtype = dtype  # type: ignore[attr-defined]
 
 
 def _mark_nonfinite(norm: Tensor, device: object = None, val: float = -1.0) -> None:  # noqa: ARG001

@@ -36,13 +36,7 @@ def decay_begin(schedule: ScheduleConfig, max_updates: int) -> int:
 
 
 def describe_jump(step: int, before: Config, now: Config) -> str | None:
-    """How the learning rate jumps where a run goes on with other values; None if it does not.
-
-    Args:
-        step: The updates that the run has computed.
-        before: The configuration that it was trained with.
-        now: That with which it goes on.
-    """
+    """How the learning rate jumps where a run goes on after update ``step``, with other values; None if it does not."""
     old, new = (
         learning_rate(step + 1, config.model.d_model, config.schedule, config.training.max_updates)
         for config in (before, now)

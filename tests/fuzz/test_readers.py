@@ -35,6 +35,7 @@ from data_prep.store.chunks import write_chunk
 from data_prep.store.pairs import PairsWriter, count_pairs, iter_pairs
 from data_prep.store.workspace import StageRecord, Workspace
 from dstransformer.config import compose, load_config, read_config
+from dstransformer.config.schema import OPTIMIZERS
 from dstransformer.data import Corpus, Tokenizer
 from dstransformer.decoding.parts import _read_job
 from dstransformer.evaluation.following import Results
@@ -58,11 +59,11 @@ from dstransformer.tracking.mlflow.outbox import Outbox
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
 from dstransformer.training.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.training.checkpoints.listing import describe_checkpoints, list_checkpoints
-from dstransformer.training.checkpoints.shards import ADAM_MOMENTS, WEIGHT, ShardReader
+from dstransformer.training.checkpoints.shards import WEIGHT, ShardReader
 
 STORED = Path(__file__).parents[1] / "data" / "formats"
 STEP = "checkpoints/step-00000004"
-KINDS = (WEIGHT, *ADAM_MOMENTS)
+KINDS = (WEIGHT, *OPTIMIZERS["adam"].moments)
 SIZES = {name: weight.numel() for name, weight in load_file(STORED / "1/run/bundle/model.safetensors").items()}
 
 

@@ -35,7 +35,7 @@ from dstransformer.io.files import RESUME_ADVICE, lock_owner, read_bounded
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import BUNDLE_FILES, RUN_LOCK, check_kind, complete_checkpoints
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
-from dstransformer.training.checkpoints.integrity import MANIFEST, check_manifest, verify_files
+from dstransformer.training.checkpoints.format import MANIFEST, check_manifest, verify_files
 
 _AGAIN = "run the same command again: it resumes from the newest checkpoint, or starts over if there is none"
 

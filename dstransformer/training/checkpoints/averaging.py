@@ -83,7 +83,9 @@ def average_run(
                 "or include earlier ones with --include-warmup"
             )
     with _suggest_other_checkpoints():
-        write_average(chosen, out, overwrite=overwrite)
+        bundles = [open_bundle(checkpoint.bundle) for checkpoint in chosen]
+        averaged = {"averaged_steps": [checkpoint.state.step for checkpoint in chosen]}
+        write_average(bundles, out, averaged, overwrite=overwrite, full=_FULL_ADVICE)
     return chosen
 
 
@@ -138,40 +140,24 @@ def _choose_best(run: Path, checkpoints: Sequence[Checkpoint], number: int, warm
 
 
 def write_average(
-    checkpoints: Sequence[Checkpoint],
-    out: Path,
-    extra_provenance: Mapping[str, Any] | None = None,
-    *,
-    overwrite: bool = True,
-    full: str = _FULL_ADVICE,
+    bundles: Sequence[Bundle], out: Path, extra_provenance: Mapping[str, Any], *, overwrite: bool = True, full: str
 ) -> None:
-    """Write a bundle with the average of checkpoints. An existing bundle is replaced once the new one is complete.
+    """Write a bundle with average weights. An existing bundle is replaced once the new one is complete.
 
     Args:
-        checkpoints: Checkpoints of one run, oldest first. The weights of a single one are written unchanged.
+        bundles: Those of one run, oldest first. The weights of a single one are written unchanged.
         out: The folder of the bundle.
-        extra_provenance: Provenance entries to add beside ``averaged_steps``.
+        extra_provenance: Entries to add to the provenance of the newest.
         overwrite: Whether the bundle may exist.
         full: What to do about a full disk.
     """
-    bundles = [open_bundle(checkpoint.bundle) for checkpoint in checkpoints]
-    weights = average_weights(bundles)
-    newest = bundles[-1]
-    steps = [checkpoint.state.step for checkpoint in checkpoints]
-    provenance = {**newest.provenance, "averaged_steps": steps, **(extra_provenance or {})}
-    replace_folder(out, lambda folder: _save_with(folder, weights, newest, provenance), overwrite=overwrite, full=full)
+    weights, newest = average_weights(bundles), bundles[-1]
+    config, provenance = newest.training_config(), {**newest.provenance, **extra_provenance}
 
+    def write(folder: Path) -> None:
+        save_bundle(folder, weights, config, newest.tokenizer, provenance)
 
-def annotate_bundle(source: Path, out: Path, extra_provenance: Mapping[str, Any], *, full: str) -> None:
-    """Copy a bundle and add entries to its provenance; ``full`` says what to do about a full disk."""
-    bundle = open_bundle(source)
-    weights = bundle.load_weights()
-    provenance = {**bundle.provenance, **extra_provenance}
-    replace_folder(out, lambda folder: _save_with(folder, weights, bundle, provenance), full=full)
-
-
-def _save_with(folder: Path, weights: dict[str, Tensor], template: Bundle, provenance: Mapping[str, Any]) -> None:
-    save_bundle(folder, weights, template.training_config(), template.tokenizer, provenance)
+    replace_folder(out, write, overwrite=overwrite, full=full)
 
 
 def average_weights(bundles: Sequence[Bundle]) -> dict[str, Tensor]:

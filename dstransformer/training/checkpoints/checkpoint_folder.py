@@ -24,8 +24,7 @@ from dstransformer.io.files import (
 )
 from dstransformer.io.products import MARKER, complete_checkpoints, write_marker
 from dstransformer.model import open_bundle
-from dstransformer.training.checkpoints.format import Checkpoint, TrainState, open_checkpoint, read_checkpoint
-from dstransformer.training.checkpoints.integrity import MANIFEST
+from dstransformer.training.checkpoints.format import MANIFEST, Checkpoint, TrainState, open_checkpoint, read_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -219,13 +218,8 @@ class CheckpointFolder:
     ) -> Checkpoint:
         """Make the partial checkpoint visible: write its manifest, rename it, move ``latest``, prune. Rank 0 only.
 
-        Later checkpoints, which training has gone back from, are deleted: the one just published is the newest.
-
-        Args:
-            state: The training state.
-            score: The score it is ranked by; None if it was not evaluated.
-            files: SHA-256 hash of every file of weights and moments and of the bundle, by its path in the checkpoint.
-            interim: Whether the checkpoint was written because of a stop request only.
+        Later checkpoints, which training has gone back from, are deleted: the one just published is the newest. See
+        :class:`Checkpoint` for what it has; ``files`` are all but those that this function writes.
         """
         partial = self.partial_path(state.step)
         final = self.path / f"step-{state.step:08d}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dstransformer.config import Precision, precision_of, zero_stage
 from dstransformer.data import Manifest
 from dstransformer.data.plan import Position
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, shown
 from dstransformer.evaluation import Score
+from dstransformer.io.files import file_sha256, is_plain_name, read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import check_kind
-from dstransformer.training.checkpoints.integrity import MANIFEST, OWN_HASH, check_manifest, hash_manifest, verify_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from dstransformer.training.checkpoints.shards import Shard
 
 STATE, BUNDLE = "state", "bundle"
+
+MANIFEST = "manifest.json"
+
+#: The key of the manifest for the hash of its other keys.
+OWN_HASH = "sha256"
 
 #: Operations of a day at 10^15 a second.
 PFLOP_DAY = 1e15 * 24 * 3600
@@ -256,14 +263,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
         UnreadableError: It cannot be read now.
     """
-    path = folder / MANIFEST
     check_kind(folder, "checkpoint")
-
-    def build(content: dict[str, Any]) -> Checkpoint:
-        check_manifest(path, content)
-        return _build_checkpoint(folder, content)
-
-    checkpoint = read_record(path, build, nan=True)
+    checkpoint = read_record(folder / MANIFEST, partial(_build_checkpoint, folder), nan=True)
     step = checkpoint.state.step
     if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{step:08d}":
         raise DataError(f"{folder} holds the checkpoint of step {step}: rename it to step-{step:08d} or remove it")
@@ -271,6 +272,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _build_checkpoint(folder: Path, content: Mapping[str, Any]) -> Checkpoint:
+    check_manifest(folder / MANIFEST, content)
     values = {name: content[name] for name in ("score", "metric", "signature", "interim", "files")}
     values["state"] = {**content["state"], **{name: content[name] for name in _BESIDE}}
     try:
@@ -315,3 +317,38 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
         UnreadableError: A file cannot be read now.
     """
     verify_files(checkpoint.path, checkpoint.files)
+
+
+def hash_manifest(manifest: Mapping[str, Any]) -> str:
+    """The SHA-256 of a manifest without its own hash, as compact JSON with sorted keys."""
+    content = {name: value for name, value in manifest.items() if name != OWN_HASH}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def check_manifest(path: Path, content: Mapping[str, Any]) -> None:
+    """Compare a manifest with its own hash.
+
+    Raises:
+        DataError: They differ.
+    """
+    if content.get(OWN_HASH) != hash_manifest(content):
+        raise DataError(f"{path} is damaged: its content does not match its hash")
+
+
+def verify_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Compare the files in the folder of a checkpoint, which have paths in it, with their SHA-256.
+
+    Raises:
+        DataError: A file is missing or damaged.
+        UnreadableError: A file cannot be read now.
+    """
+    for name, digest in files.items():
+        if not all(map(is_plain_name, name.split("/"))):
+            raise DataError(f"{folder / MANIFEST} names {shown(name)}, which is no file of the checkpoint")
+        path = folder / name
+        try:
+            is_damaged = not path.is_file() or file_sha256(path) != digest
+        except OSError as error:
+            raise read_error(path, error) from None
+        if is_damaged:
+            raise DataError(f"{path} is missing or damaged")

@@ -10,8 +10,7 @@ from typing import Any
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder, rank_by_score
-from dstransformer.training.checkpoints.format import Checkpoint, read_checkpoint, verify_checkpoint
-from dstransformer.training.checkpoints.integrity import MANIFEST
+from dstransformer.training.checkpoints.format import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint
 
 
 @dataclass(frozen=True)
@@ -38,26 +37,22 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """The entry as ``dst checkpoints --json`` prints it."""
-        found: dict[str, Any] = {"name": self.name, "problem": self.problem, "bytes": self.size}
-        found["saved"] = self.saved.isoformat(timespec="seconds")
+        entry: dict[str, Any] = {"name": self.name, "problem": self.problem, "bytes": self.size}
+        entry["saved"] = self.saved.isoformat(timespec="seconds")
         if self.checkpoint is not None:
             state = self.checkpoint.state
-            found |= {
+            entry |= {
                 "step": state.step, "epoch": state.position.epoch, "score": self.checkpoint.score,
                 "metric": self.checkpoint.metric, "best": self.best, "interim": self.checkpoint.interim,
                 "world_size": state.world_size, "zero_stage": state.zero_stage, "precision": state.precision,
                 "skipped": state.engine.skipped,
                 "corpus": self.corpus, "corpus_build_key": state.corpus,
             }  # fmt: skip
-        return found
+        return entry
 
 
 def list_checkpoints(run: Path, *, verify: bool) -> list[Entry]:
-    """List the checkpoints of a run, oldest first.
-
-    Args:
-        run: The run folder.
-        verify: Compare every file with its hash.
+    """List the checkpoints of a run, oldest first; ``verify`` compares every file with its hash.
 
     Raises:
         DataError: There are none.

@@ -110,11 +110,7 @@ class CheckpointManager:
     ) -> None:
         """Take a snapshot and start writing it. If the write fails, a warning is logged, and it is tried again later.
 
-        Args:
-            take_snapshot: Copies the state of the engine.
-            state: The training state.
-            score: The validation score of the weights; None if they were not evaluated.
-            interim: Whether the checkpoint is written because of a stop request only.
+        See :class:`Checkpoint` for ``score`` and ``interim``.
 
         Raises:
             DivergedError: A weight of the previous checkpoint is NaN or infinite.
@@ -193,12 +189,8 @@ class CheckpointManager:
     def add_score(self, state: TrainState, score: Score | None, *, interim: bool) -> None:
         """Give the newest checkpoint, which was saved at a stop request, the score that its weights have got since.
 
-        If the write fails, a warning is logged, and the checkpoint stays without a score.
-
-        Args:
-            state: The training state; that of the checkpoint, but for the validation.
-            score: The score.
-            interim: Whether an uninterrupted run would not have saved it.
+        If the write fails, a warning is logged, and the checkpoint stays without a score. It is no longer ``interim``
+        if an uninterrupted run would have saved it.
         """
         if self._newest != (state.step, False):
             return
@@ -262,7 +254,10 @@ class CheckpointManager:
         self._finish()
         with self._world.collective_errors():
             if self._world.is_rank0:
-                self._check_run_is_there()
+                run = self.folder.run
+                with storage_errors(run):
+                    if self._is_run and kind_of(run) != "run":
+                        raise StorageError(f"cannot write {run}: it is no longer the run folder; mount its disk again")
                 self.folder.begin(state.step)
         part = self._writer.submit(self._write_part, self.folder.partial_path(state.step), take_snapshot(), state.step)
         self._pending = _Pending(state, score, interim, part)
@@ -296,13 +291,6 @@ class CheckpointManager:
         """Report a complete checkpoint. Its manifest is not read again: the disk may have failed since."""
         sha256 = hashlib.sha256(checkpoint.manifest_text.encode()).hexdigest()
         self._tracker.emit(CheckpointSaved(checkpoint.path, sha256, checkpoint.state.step, checkpoint.score))
-
-    def _check_run_is_there(self) -> None:
-        """Refuse to write where the run folder was mounted before."""
-        run = self.folder.run
-        with storage_errors(run):
-            if self._is_run and kind_of(run) != "run":
-                raise StorageError(f"cannot write {run}: it is no longer the run folder; mount its disk again")
 
     def _write_part(self, partial: Path, snapshot: Snapshot, step: int) -> dict[str, str]:
         with storage_errors(partial, full=ROOM_ADVICE):

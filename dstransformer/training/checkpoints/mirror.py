@@ -26,8 +26,7 @@ from dstransformer.io.remote import RemoteFolder, is_address
 from dstransformer.model.bundle import PROVENANCE
 from dstransformer.tracking.events import BundleSaved, CheckpointSaved, Event, RunEnd, Tracker
 from dstransformer.training.checkpoints.checkpoint_folder import CheckpointFolder
-from dstransformer.training.checkpoints.format import Checkpoint, open_checkpoint
-from dstransformer.training.checkpoints.integrity import MANIFEST
+from dstransformer.training.checkpoints.format import MANIFEST, Checkpoint, open_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -272,10 +271,7 @@ class MirrorTracker(Tracker):
 def fetch_resumed(resume: str, config: CheckpointConfig, folder: CheckpointFolder) -> str:
     """Fetch the checkpoint to resume from, if it is at an address and not in the run folder. Rank 0 only.
 
-    Args:
-        resume: See ``TrainRequest``.
-        config: May name a mirror, from which ``auto`` fetches too.
-        folder: The checkpoints of the run.
+    ``auto`` fetches too, from the mirror that the configuration may name.
 
     Returns:
         ``resume`` or, of what was fetched, ``auto``.

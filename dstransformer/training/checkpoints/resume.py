@@ -45,12 +45,7 @@ class ResumePoint(NamedTuple):
 
 
 def find_resumed(resume: str, folder: CheckpointFolder, corpus: Corpus) -> ResumePoint | None:
-    """Find and fully verify the checkpoint to resume from; None for a new run.
-
-    Args:
-        resume: See :meth:`CheckpointFolder.find`.
-        folder: The checkpoints of the run.
-        corpus: The corpus of the run.
+    """Find and fully verify the checkpoint to resume from; None for a new run. See :meth:`CheckpointFolder.find`.
 
     Raises:
         ConfigError: The run folder holds results, but no checkpoint.
@@ -73,10 +68,7 @@ def find_resumed(resume: str, folder: CheckpointFolder, corpus: Corpus) -> Resum
 def check_resumed(resumed: ResumePoint, config: Config, free: Collection[str] = ()) -> None:
     """Check that a run can go on with a configuration, and log which values change.
 
-    Args:
-        resumed: What it resumes from.
-        config: The configuration.
-        free: Fixed values that may differ all the same, and of which nothing is logged.
+    Fixed values that are ``free`` may differ all the same, and nothing is logged of them.
 
     Raises:
         ConfigError: A value differs that must not change during a run, or the checkpoint is past the last update.
@@ -145,13 +137,7 @@ def _flatten(config: Config) -> dict[str, Any]:
 
 
 def warn_if_differs(resumed: ResumePoint, state: TrainState, hardware: Mapping[str, str]) -> None:
-    """Warn that the run resumes in another layout or precision, or on other hardware: the last bits of results differ.
-
-    Args:
-        resumed: What it resumes from.
-        state: The state of this run, for its layout and precision.
-        hardware: The hardware of this run.
-    """
+    """Warn that the run resumes in another layout or precision, or on other hardware: last bits of results differ."""
     checkpoint = resumed.checkpoint
     old, new = (
         f"{counted(one.world_size, 'rank')}, ZeRO stage {one.zero_stage}, {one.precision}"

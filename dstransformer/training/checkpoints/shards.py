@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -21,12 +20,9 @@ from dstransformer.errors import DataError, shown
 from dstransformer.io.files import file_sha256, sync
 from dstransformer.model import save_weights
 
-#: The kinds of tensors: the weight; Adam's two moments, or Muon's momentum; the moving average, which exists only with
+#: The kinds of tensors beside the moments of the optimizer: the weight, and the moving average, which exists only with
 #: ``optimizer.ema_decay``.
-WEIGHT, FIRST_MOMENT, SECOND_MOMENT, MOMENTUM, EMA = "weight", "exp_avg", "exp_avg_sq", "momentum", "ema"
-
-#: What the optimizers keep of a parameter beside the weight.
-ADAM_MOMENTS, MUON_MOMENTS = (FIRST_MOMENT, SECOND_MOMENT), (MOMENTUM,)
+WEIGHT, EMA = "weight", "ema"
 
 
 class Shard(NamedTuple):
@@ -44,12 +40,7 @@ class Shard(NamedTuple):
 
 
 def write_shards(folder: Path, rank: int, shards: Iterable[Shard]) -> dict[str, str]:
-    """Write the shards of a rank, and flush them to disk.
-
-    Args:
-        folder: A folder that exists.
-        rank: The rank, which names the file.
-        shards: In CPU memory.
+    """Write the shards of a rank, which are in CPU memory, and flush them to disk.
 
     Returns:
         The SHA-256 of the file by its name; nothing if there are no shards.
@@ -66,7 +57,7 @@ def write_shards(folder: Path, rank: int, shards: Iterable[Shard]) -> dict[str, 
     return {path.name: file_sha256(path)}
 
 
-class ShardReader:
+class ShardReader(ExitStack):
     """Reads any range of any parameter from the files that some number of ranks wrote.
 
     A context manager. Files are mapped into memory, and only the requested ranges are read.
@@ -81,37 +72,25 @@ class ShardReader:
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise DataError(f"cannot resume from {folder}: it does not exist, or this node cannot see it")
+        super().__init__()
         self._folder = folder
-        self._open = ExitStack()
         self._ranges: dict[tuple[str, str], list[tuple[int, Any]]] = defaultdict(list)
         try:
             for path in sorted(folder.glob("rank-*.safetensors")):
-                file = self._open.enter_context(safe_open(path, "pt"))
+                file = self.enter_context(safe_open(path, "pt"))
                 for key in file.keys():  # noqa: SIM118  # not a dictionary
                     kind, name, start = key.split("/")
                     shard = file.get_slice(key)
                     (_,) = shard.get_shape()
                     self._ranges[kind, name].append((int(start), shard))
         except (SafetensorError, OSError, ValueError) as error:
-            self._open.close()
+            self.close()
             raise DataError(f"cannot resume from {folder}: {shown(error, quote=False, limit=300)}") from None
         for ranges in self._ranges.values():
             ranges.sort(key=lambda entry: entry[0])
 
-    def __enter__(self) -> ShardReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._open.close()
-
     def check(self, sizes: Mapping[str, int], kinds: Mapping[str, Iterable[str]]) -> None:
-        """Check that the files hold every element of these parameters once, and no other parameter.
-
-        Args:
-            sizes: Number of elements by parameter.
-            kinds: The kinds that it must have by parameter.
+        """Check that the files hold every element of these parameters once, of these kinds, and no other parameter.
 
         Raises:
             DataError: Elements are missing or repeated, or the model lacks a parameter.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dstransformer.training.checkpoints.integrity import MANIFEST, OWN_HASH, hash_manifest
+from dstransformer.training.checkpoints.format import MANIFEST, OWN_HASH, hash_manifest
 
 
 def change_manifest(checkpoint: Path, change: Callable[[dict[str, Any]], object]) -> None:

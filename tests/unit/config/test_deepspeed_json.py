@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -18,6 +18,7 @@ from dstransformer.config import (
     zero_stage,
 )
 from dstransformer.config.deepspeed_checks import OWNED
+from dstransformer.config.schema import OPTIMIZERS, OptimizerConfig
 from dstransformer.errors import ConfigError
 
 
@@ -168,6 +169,25 @@ def test_fragments_that_lack_or_contradict_something_are_refused(
     with pytest.raises(ConfigError) as caught:
         compose(with_fragments(path, *names), 1)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("capability", "fragments"), [("zero", ["zero1", "fp32"]), ("offload", ["zero2", "fp32", "offload_optimizer"])]
+)
+def test_what_an_optimizer_cannot_do_is_refused(
+    capability: str, fragments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "muon", OPTIMIZERS["muon"]._replace(zero=True, offload=True))
+    config = load_config("base", ["optimizer.name=muon"], fragments)
+    assert compose(config, 1)
+    monkeypatch.setitem(OPTIMIZERS, "muon", OPTIMIZERS["muon"]._replace(**{capability: False}))
+    with pytest.raises(ConfigError, match=rf"optimizer.name = muon, .*\[{', '.join(fragments)}\] "):
+        compose(config, 1)
+
+
+def test_every_optimizer_says_what_is_to_be_known_of_it() -> None:
+    assert set(OPTIMIZERS) == set(get_args(OptimizerConfig.model_fields["name"].annotation))
+    assert not OPTIMIZERS["muon"].offload, "DeepSpeed would update its matrices with Adam"
 
 
 def test_offloading_to_none_is_allowed_at_any_stage(tmp_path: Path) -> None:
