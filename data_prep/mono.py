@@ -99,11 +99,7 @@ def clean_mono(
     check_rules(cleaning, [part.languages])
     clean = Clean(cleaning, after=read.key)
     made_by: dict[str, Any] = read.content()["made_by"]
-    with (
-        open_workspace(work, progress, STAGES) as workspace,
-        workspace.kept_for_retry(),
-        workers as executor,
-    ):
+    with open_workspace(work, progress, STAGES) as workspace, workspace.kept_for_retry(), workers as executor:
         for stage in (read, clean):
             workspace.run(stage, executor)
         workspace.verify(Clean)

@@ -41,18 +41,7 @@ def run(options: Evaluate) -> CommandResult:
 
 
 def _evaluate(options: Evaluate) -> CommandResult:
-    from dstransformer.io.products import export_tool
-    from dstransformer.model import open_bundle
-
-    for path in options.bundle:
-        if export_tool(path) == "ct2":
-            raise UserError(
-                f"{path} is an export for CTranslate2, not a bundle: translate with `dst translate {path} FILE "
-                "--engine ct2 --output OUT`, and score OUT with --systems"
-            )
-    bundles = [open_bundle(path) for path in options.bundle]
-    for bundle in bundles:  # refuse a parser before one of them translates for minutes
-        bundle.check_translates("score it with --task parsing --gold TREES")
+    bundles = _open_bundles(options.bundle)
     from dstransformer.evaluation.significance import DEFAULT_SEED, check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
@@ -99,15 +88,37 @@ def _evaluate(options: Evaluate) -> CommandResult:
     results.sort(key=lambda result: test_sets.index(result.test_set))
     comparisons = _compare(options, results, test_sets, tokenize, language)
     if runs:
-        from dstransformer.tracking.mlflow.tracked_run import log_evaluation, send_evaluations
-
-        for result in results:
-            if result.system in runs:
-                log_evaluation(runs[result.system], result.to_json())
-        for run in dict.fromkeys(runs.values()):
-            if line := send_evaluations(run):
-                logger.warning(line)
+        _track(results, runs)
     return _report(options, results, comparisons)
+
+
+def _open_bundles(paths: Sequence[Path]) -> list[Bundle]:
+    """Open models that translate; refuse others before one of them translates for minutes."""
+    from dstransformer.io.products import export_tool
+    from dstransformer.model import open_bundle
+
+    for path in paths:
+        if export_tool(path) == "ct2":
+            raise UserError(
+                f"{path} is an export for CTranslate2, not a bundle: translate with `dst translate {path} FILE "
+                "--engine ct2 --output OUT`, and score OUT with --systems"
+            )
+    bundles = [open_bundle(path) for path in paths]
+    for bundle in bundles:
+        bundle.check_translates("score it with --task parsing --gold TREES")
+    return bundles
+
+
+def _track(results: Sequence[SystemResult], runs: Mapping[str, Path]) -> None:
+    """Add the results to the runs that they belong to, by the name of the system, in MLflow too."""
+    from dstransformer.tracking.mlflow.tracked_run import log_evaluation, send_evaluations
+
+    for result in results:
+        if result.system in runs:
+            log_evaluation(runs[result.system], result.to_json())
+    for run in dict.fromkeys(runs.values()):
+        if line := send_evaluations(run):
+            logger.warning(line)
 
 
 def _open_learned(

@@ -299,9 +299,8 @@ def join_world(
         DstError: The other processes did not join in time, or there is no GPU for this process.
     """
     environment.update(add_slurm_variables(environment))
-    environment.setdefault("RANK", str(processes.rank))
-    environment.setdefault("LOCAL_RANK", str(processes.local_rank))
-    environment.setdefault("WORLD_SIZE", str(processes.world_size))
+    for name, value in zip(("RANK", "LOCAL_RANK", "WORLD_SIZE"), processes, strict=True):
+        environment.setdefault(name, str(value))
     address_given = "MASTER_ADDR" in environment
     environment.setdefault("MASTER_ADDR", "127.0.0.1")
     environment.setdefault("MASTER_PORT", str(free_port()) if processes.world_size == 1 else "29500")

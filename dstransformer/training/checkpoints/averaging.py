@@ -59,10 +59,9 @@ def average_run(
         raise DataError(f"{option} {number}: average at least one checkpoint")
     folder = CheckpointFolder(run / "checkpoints")
     written, checkpoints = folder.steps(), folder.checkpoints()
-    if not checkpoints and written:
-        raise DataError(f"every checkpoint in {folder.path} is damaged: restore one of them")
     if not checkpoints:
-        raise DataError(f"{run} has no checkpoints: name a folder that `dst train --run` wrote")
+        damaged = f"every checkpoint in {folder.path} is damaged: restore one of them"
+        raise DataError(damaged if written else f"{run} has no checkpoints: name a folder that `dst train --run` wrote")
     check_bundle_folder(out, "--out", overwrite=overwrite)
     with _suggest_other_checkpoints():
         config = open_bundle(checkpoints[-1].bundle).training_config()
