@@ -299,8 +299,9 @@ def join_world(
         DstError: The other processes did not join in time, or there is no GPU for this process.
     """
     environment.update(add_slurm_variables(environment))
-    for name, value in zip(("RANK", "LOCAL_RANK", "WORLD_SIZE"), processes, strict=True):
-        environment.setdefault(name, str(value))
+    environment.setdefault("RANK", str(processes.rank))
+    environment.setdefault("LOCAL_RANK", str(processes.local_rank))
+    environment.setdefault("WORLD_SIZE", str(processes.world_size))
     address_given = "MASTER_ADDR" in environment
     environment.setdefault("MASTER_ADDR", "127.0.0.1")
     environment.setdefault("MASTER_PORT", str(free_port()) if processes.world_size == 1 else "29500")
@@ -314,9 +315,7 @@ def join_world(
             store = _join_store(processes, environment, join_timeout, gpu_identity(device))
             on_joined(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), _prefix(environment))
             store.set_timeout(timeout)
-            # That of groups that are built without one, as DeepSpeed's are.
-            group_defaults: Any = distributed_c10d
-            group_defaults.default_pg_timeout = group_defaults.default_pg_nccl_timeout = timeout
+            _set_default_timeout(timeout)
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore(f"{_prefix(environment)}default_pg", store),
@@ -333,6 +332,12 @@ def join_world(
         failure = DstError(_describe_join_failure(error, environment))
         failure.rank = processes.rank
         raise failure from error
+
+
+def _set_default_timeout(timeout: timedelta) -> None:
+    """Set the timeout of groups that are built without one, as DeepSpeed's are."""
+    group_defaults: Any = distributed_c10d
+    group_defaults.default_pg_timeout = group_defaults.default_pg_nccl_timeout = timeout
 
 
 def _join_store(

@@ -51,8 +51,7 @@ def average_run(
         The averaged checkpoints, oldest first.
 
     Raises:
-        DataError: The run has too few checkpoints or lacks a named one, one of them is damaged, or the bundle cannot be
-            written to ``out``.
+        DataError: The run has too few checkpoints or lacks a named one, one is damaged, or ``out`` cannot be written.
     """
     option, number = ("--last", last) if best is None else ("--best", best)
     if number is not None and number < 1:
@@ -83,8 +82,8 @@ def average_run(
             )
     with _suggest_other_checkpoints():
         bundles = [open_bundle(checkpoint.bundle) for checkpoint in chosen]
-        averaged = {"averaged_steps": [checkpoint.state.step for checkpoint in chosen]}
-        write_average(bundles, out, averaged, overwrite=overwrite, full=_FULL_ADVICE)
+        record = {"averaged_steps": [checkpoint.state.step for checkpoint in chosen]}
+        write_average(bundles, out, record, overwrite=overwrite, full=_FULL_ADVICE)
     return chosen
 
 
