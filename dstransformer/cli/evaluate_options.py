@@ -22,11 +22,8 @@ from dstransformer.cli.options import (
 from dstransformer.errors import UserError
 from dstransformer.io.flags import argument, option
 
-#: Seconds between two checks of ``--follow`` for a new checkpoint.
-INTERVAL = 15.0
-
-#: Upper bound of ``--interval``.
-MAX_INTERVAL = 86_400.0
+#: Seconds between two checks of ``--follow`` for a new checkpoint, usually and at most.
+INTERVAL, MAX_INTERVAL = 15.0, 86_400.0
 
 _ADDED = import_module(ADDITIONS["evaluate"])
 

@@ -42,10 +42,7 @@ class ScoringTo(Scoring, Target):
 
 
 class Score(
-    ScoringTo,
-    Pairs,
-    Command,
-    examples=("dst score runs/en-de --src test.en --tgt test.de --output scores.tsv",),
+    ScoringTo, Pairs, Command, examples=("dst score runs/en-de --src test.en --tgt test.de --output scores.tsv",)
 ):
     """Log-probability and perplexity of given translations, pair by pair."""
 

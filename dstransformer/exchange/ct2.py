@@ -27,14 +27,12 @@ from dstransformer.io.requirements import check_installed
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.transformer import sinusoidal_table
 
-MODEL = "model.bin"
-
 #: CTranslate2's name of the shortlist.
 VOCABULARY_MAP = "vmap.txt"
 
 #: All files of the folder.
 FILES = (
-    MARKER, MODEL, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "config.json",
+    MARKER, "model.bin", TOKENIZER_NAME, SRC_TOKENIZER_NAME, "config.json",
     SIGNATURE, VOCABULARY_MAP, "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
 )  # fmt: skip
 
