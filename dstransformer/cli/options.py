@@ -159,7 +159,7 @@ class Overrides(Options):
     )
 
 
-class Experiment(Overrides):
+class ExperimentOptions(Overrides):
     """What defines an experiment."""
 
     preset: str = argument("PRESET", PRESET_HELP)
@@ -205,7 +205,7 @@ class OneBundle(Options):
     bundle: Annotated[Path, bundle_folder] = argument("BUNDLE", BUNDLE_HELP)
 
 
-class Engine(Search, OneBundle):
+class EngineOptions(Search, OneBundle):
     """Which engine decodes."""
 
     engine: Literal["torch", "ct2"] = option(
@@ -236,8 +236,8 @@ class Target(Options):
     )
 
 
-def uses_ct2(options: Engine) -> bool:
-    """Whether the engine of :class:`Engine` is CTranslate2; refuses an export, and an option, without it."""
+def uses_ct2(options: EngineOptions) -> bool:
+    """Whether the engine of :class:`EngineOptions` is CTranslate2; refuses an export, and an option, without it."""
     from dstransformer.io.products import export_tool
 
     if options.engine == "ct2":
@@ -332,7 +332,7 @@ def load_translator(options: Search, bundle: Path | Bundle, **more: Any) -> Any:
     return commands.load_translator(bundle, others=others, **_settings(options), **more)
 
 
-def load_ct2(options: Engine, source: Path | Bundle | Export) -> Translator:
+def load_ct2(options: EngineOptions, source: Path | Bundle | Export) -> Translator:
     """Load a translator that searches with CTranslate2; see :func:`dstransformer.exchange.ct2_engine.open_ct2`."""
     from dstransformer.exchange.ct2_engine import open_ct2
 

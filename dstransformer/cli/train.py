@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from dstransformer.cli.options import Command, CommandResult, Experiment, Folder
+from dstransformer.cli.options import Command, CommandResult, ExperimentOptions, Folder
 from dstransformer.errors import UserError, without_secrets
 from dstransformer.io.flags import argument, option
 
@@ -62,7 +62,7 @@ _RegisteredName = Annotated[str, _registered_name]
 
 
 class Train(
-    Experiment,
+    ExperimentOptions,
     Command,
     in_processes=True,
     examples=(

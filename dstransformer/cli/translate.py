@@ -12,7 +12,7 @@ from dstransformer.cli.options import (
     ADDITIONS,
     Command,
     CommandResult,
-    Engine,
+    EngineOptions,
     File,
     Folder,
     Lines,
@@ -38,7 +38,7 @@ _ADDED = import_module(ADDITIONS["translate"])
 class Translate(
     _ADDED.Markup,  # type: ignore[misc,name-defined]
     Target,
-    Engine,
+    EngineOptions,
     Lines,
     Command,
     in_processes=True,

@@ -9,7 +9,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from dstransformer.cli.options import Command, CommandResult, Engine, load_ct2, load_translator, uses_ct2
+from dstransformer.cli.options import Command, CommandResult, EngineOptions, load_ct2, load_translator, uses_ct2
 from dstransformer.errors import UserError
 from dstransformer.io.command import exit_on_sigterm
 from dstransformer.io.flags import option
@@ -34,7 +34,7 @@ def _host_name(name: str) -> str:
 
 
 class Serve(
-    Engine,
+    EngineOptions,
     Command,
     epilog="POST /translate, /docs, /healthz and /metrics are described in the guide on serving.",
     examples=("dst serve runs/en-de --port 5000 --api libretranslate", "dst serve out/ct2 --engine ct2"),
