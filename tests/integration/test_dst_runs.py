@@ -91,14 +91,6 @@ class TestResult:
         assert {path.name for path in (plain_run / "bundle").iterdir()} == files
         assert '"launcher": "no launcher"' in (plain_run / "logs" / "start.json").read_text()
 
-    def test_metrics_hold_one_object_per_line(self, plain_run: Path) -> None:
-        training = records(plain_run, "train")
-        assert [line["step"] for line in training] == [2, 4, 6, 8, 10, 12]
-        assert training[0]["epoch"] == 1
-        for line in training:
-            assert {"loss", "lr", "grad_norm", "src_tokens", "tgt_tokens", "tokens_per_second"} <= line.keys()
-        assert [line["step"] for line in records(plain_run, "valid")] == [6, 12]
-
     def test_an_average_that_reaches_into_the_warmup_competes_on_validation(self, plain_run: Path) -> None:
         provenance, printed = provenance_of(plain_run / "bundle"), (plain_run.parent / "stdout").read_text()
         final = provenance["final"]

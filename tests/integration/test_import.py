@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from support.models.opus import as_marian, opus_folder
+from support.models.opus import opus_folder
 
 from dstransformer.cli.program import run as dst
 from dstransformer.decoding import Translator
 from dstransformer.model import open_bundle
-
-
-@pytest.fixture(scope="module")
-def imported(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``bundle``, imported."""
-    folder = tmp_path_factory.mktemp("imported")
-    marian = as_marian(trained, folder / "marian")
-    where = ["--out", str(folder / "bundle"), "--src-lang", "en", "--tgt-lang", "de"]
-    assert dst(["import", "hf", str(marian), *where]) == 0
-    return folder
 
 
 def test_every_use_of_a_bundle_works_with_an_imported_one(tmp_path: Path) -> None:

@@ -15,9 +15,7 @@ from support.processes.ranks import run_dst_ranks
 from support.services.mlflow_runs import bundle_model, send_rest, tracked_run
 
 from dstransformer.cli import main
-from dstransformer.extras.parsing.linearise import Linearisation
 from dstransformer.extras.parsing.trees import parse_tree, read_trees
-from dstransformer.model import open_bundle
 
 SMALL = [
     "model.num_layers=1",
@@ -80,11 +78,6 @@ def test_f1_is_tracked_in_the_place_of_bleu(run: Path, tmp_path: Path) -> None:
 
 def read_artifact(client: MlflowClient, run_id: str, name: str, folder: Path) -> str:
     return Path(client.download_artifacts(run_id, name, str(folder))).read_text()
-
-
-def test_the_bundle_knows_how_trees_are_written(run: Path) -> None:
-    bundle = open_bundle(run / "bundle")
-    assert (bundle.tgt_lang, bundle.form) == ("tree", Linearisation())
 
 
 def test_the_model_in_mlflow_parses(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

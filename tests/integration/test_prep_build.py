@@ -100,14 +100,6 @@ def test_what_is_wrong_with_held_out_text_is_said(
     assert warning in Corpus.open(tmp_path / "corpus").manifest.warnings[0]
 
 
-def test_text_writes_a_held_out_split_line_by_line(tmp_path: Path, toy_corpus: Path) -> None:
-    src, tgt = tmp_path / "test.en", tmp_path / "test.de"
-    assert main(["text", str(toy_corpus), "--src", str(src), "--tgt", str(tgt)]) == 0
-    split = Corpus.open(toy_corpus).split("test")
-    assert src.read_text().splitlines() == split.src_texts()
-    assert tgt.read_text().splitlines() == split.tgt_texts()
-
-
 def test_text_of_the_training_split_is_unavailable(
     tmp_path: Path, toy_corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

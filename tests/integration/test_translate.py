@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -52,17 +51,6 @@ def test_after_a_kill_the_same_command_goes_on(text: Path, tmp_path: Path) -> No
     done = run_dst_ranks(2, *arguments)
     assert done.returncode == 0, done.stderr
     assert out.read_text() == translated(text)
-
-
-def test_n_best_lists_have_sources_and_scores(tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_text("the dog sees a cat\n\na fox\n")
-    rows = [json.loads(line) for line in translated(text, "--n-best", "2", "--format", "jsonl").splitlines()]
-    assert [(row["line"], row["rank"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (3, 1), (3, 2)]
-    assert rows[0]["source"] == "the dog sees a cat"
-    assert rows[0]["score"] >= rows[1]["score"]
-    texts = [row["text"] for row in rows if row["rank"] == 1]
-    assert translated(text).split("\n") == [*texts, ""]
 
 
 @pytest.mark.parametrize(("stdin", "message"), [

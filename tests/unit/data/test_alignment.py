@@ -26,7 +26,9 @@ def test_a_reference_has_sure_and_possible_links() -> None:
     ("line", "message"),
     [
         ("0-0 1p3", "gold, line 4, column 5: 1p3 names word 3 of the target sentence, but its words are 0 to 2"),
+        ("0-0  3-1", "gold, line 4, column 6: 3-1 names word 3 of the source sentence"),
         ("0q0", "gold, line 4, column 1: '0q0' is not a link between two words"),
+        ("-1-0", "gold, line 4, column 1: '-1-0' is not a link"),
     ],
 )
 def test_what_does_not_fit_its_pair_is_refused(line: str, message: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -112,11 +111,6 @@ def test_missing_splits_texts_and_rows_are_reported(tmp_path: Path) -> None:
         SplitWriter(tmp_path / "empty", vocab_size=9, shard_rows=9, has_text=False).close()
 
 
-def change_manifest(path: Path, **changes: object) -> None:
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps(manifest | changes))
-
-
 def test_damage_is_refused_by_name(tmp_path: Path) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
     shard = path / "train" / "data-00001-of-00002.arrow"
@@ -138,19 +132,6 @@ def test_damage_is_refused_by_name(tmp_path: Path) -> None:
     (path / "tokenizer.model").write_bytes(train_model(vocab_size=350))
     with pytest.raises(DataError, match="tokenizer"):
         Corpus.open(path, verify=False)
-
-
-def test_an_unusable_manifest_is_refused(tmp_path: Path) -> None:
-    path = write_corpus(tmp_path / "corpus", ROWS)
-    change_manifest(path, surprise=1)
-    with pytest.raises(DataError, match=r"damaged \(surprise: "):
-        Corpus.open(path)
-    (path / "manifest.json").write_text("{")
-    with pytest.raises(DataError, match="damaged"):
-        Corpus.open(path)
-    (path / "manifest.json").unlink()
-    with pytest.raises(DataError, match=r"manifest\.json"):
-        Corpus.open(path)
 
 
 def test_opening_a_folder_without_a_corpus_gives_advice(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def drop(name: str) -> Change:
     (lambda record: record.update(overlap={"validation": {"sentences": 9, "pairs": 1}}), r"overlap\.validation"),
     (lambda record: record.update(overlap={"validation": {"sentences": 1, "pairs": 2}}), r"overlap\.validation"),
     (drop("splits"), r"splits: Field required"),
+    (lambda record: record.update(surprise=1), r"damaged \(surprise: "),
 ])  # fmt: skip
 def test_an_inconsistent_manifest_is_refused(tmp_path: Path, change: Change, wanted: str) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)

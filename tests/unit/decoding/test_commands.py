@@ -117,20 +117,11 @@ def test_a_closed_standard_input_is_reported(bundle: Path, monkeypatch: pytest.M
         translate_files(None, None, lambda: load_translator(str(bundle)))
 
 
-@pytest.mark.parametrize(("content", "complaint"), [
-    (b"", "is empty"),
-    (b"dog\nfo\xffx\n", "line 2, byte 3: not UTF-8"),
-    (gzip.compress(b"dog\n" * 50, mtime=0)[:-9], "gzip data are truncated"),
-    (None, "No such file"),
-])  # fmt: skip
-def test_unusable_input_leaves_no_output(bundle: Path, tmp_path: Path, content: bytes | None, complaint: str) -> None:
-    source = tmp_path / "source"
-    if content is not None:
-        source.write_bytes(content)
+def test_unusable_input_leaves_no_output(bundle: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "source", b"dog\nfo\xffx\n")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(DataError, match=complaint) as caught:
-        translate_files(str(source), str(tmp_path / "out"), lambda: load_translator(str(bundle)))
-    assert str(source) in str(caught.value)
+    with pytest.raises(DataError, match=f"{source}, line 2"):
+        translate_files(source, str(tmp_path / "out"), lambda: load_translator(str(bundle)))
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -149,11 +140,5 @@ def test_unusable_options_are_named(bundle: Path) -> None:
     for penalty in (-1.0, 1e6, float("nan")):
         with pytest.raises(ConfigError, match=r"^--length-penalty "):
             load_translator(str(bundle), length_penalty=penalty)
-    for device in ("meta", "mps", "toaster"):
-        with pytest.raises(ConfigError, match=f"'{device}'") as caught:
-            load_translator(str(bundle), device=device)
-        assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"'fp8'.*fp32, bf16, fp16"):
         load_translator(str(bundle), precision="fp8")
-    with pytest.raises(DataError, match="nowhere is not a bundle"):
-        load_translator("nowhere")

@@ -129,12 +129,8 @@ class TestCommand:
     @pytest.mark.parametrize(("changes", "complaint"), [
         ({"--tgt": "src.gz"}, "--src and --tgt are the same file"),
         ({"--tgt": "short"}, "short has 1 line but"),
-        ({"--tgt": "none"}, "none: No such file"),
-        ({"--output": "tgt", "--overwrite": None}, "tgt is an input of this command"),
-        ({"--output": "short"}, "short already exists: replace it with --overwrite"),
         ({"--batch-tokens": "0"}, "--batch-tokens 0: a batch holds at least one token"),
         ({"--max-tokens": "-1"}, "--max-tokens -1: give the most tokens of a sentence, or 0"),
-        ({"--device": "tpu"}, "cannot use the device 'tpu'"),
     ])  # fmt: skip
     def test_mistakes_leave_nothing_behind(
         self,

@@ -86,14 +86,7 @@ def test_translations_that_are_all_empty_cause_a_warning(caplog: pytest.LogCaptu
     assert "every line of the translation is empty: the scores are meaningless" in caplog.text
 
 
-@pytest.mark.parametrize(("content", "complaint"), [
-    (b"one\ntwo\n", r"src has 3 lines but .*ref has 2: line n"),
-    (b"", "ref is empty"),
-    (b"one\ntwo\nthr\xe4\n", "ref, line 3, byte 4: not UTF-8"),
-    (None, "cannot read .*ref: No such file"),
-])  # fmt: skip
-def test_unusable_files_are_refused(src: str, tmp_path: Path, content: bytes | None, complaint: str) -> None:
-    if content is not None:
-        (tmp_path / "ref").write_bytes(content)
-    with pytest.raises(DataError, match=complaint):
+def test_sides_of_different_lengths_are_refused(src: str, tmp_path: Path) -> None:
+    (tmp_path / "ref").write_text("one\ntwo\n")
+    with pytest.raises(DataError, match=r"src has 3 .*ref has 2"):
         read_test_set("set", src, str(tmp_path / "ref"))

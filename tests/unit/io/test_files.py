@@ -47,20 +47,6 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_an_interrupted_replacement_loses_nothing(tmp_path: Path) -> None:
-    target, old = tmp_path / "bundle", tmp_path / ".bundle.old"
-    old.mkdir()
-    (old / "file").write_text("old")
-
-    def fail(folder: Path) -> None:
-        raise DataError("no")
-
-    with pytest.raises(DataError):
-        replace_folder(target, fail)
-    assert (target / "file").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-
-
 @pytest.mark.parametrize(("number", "advice"), [
     (errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EACCES, "check the path and its permissions"),
     (errno.EFBIG, "raise `ulimit -f`, then run the same command"), (errno.EMFILE, "raise `ulimit -n`"),

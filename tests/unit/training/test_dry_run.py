@@ -56,7 +56,6 @@ def plan(run: Path, *changes: str, to: str = "run", fragment: str = "zero1", **m
 
 @pytest.mark.parametrize(("changes", "more", "named"), [
     ([], {"resume": "never"}, "step 4"),
-    ([], {"resume": "nowhere"}, "--resume nowhere"),
     ([], {"resume": ""}, "--resume"),
     ([], {"register": "en-de"}, r"--register en-de .*tracking\.enabled"),
     ([], {"to": "new", "fragment": "own.json"}, "reduce_bukcet_size"),

@@ -145,10 +145,6 @@ def test_the_recipes_of_the_package_load(capsys: pytest.CaptureFixture[str]) -> 
         ({"sources": {"back": {"weight": -1}}}, "sources.back.weight = -1: input should be greater than"),
         ({"vocab": {"symbols": "<ph1>"}}, "vocab.symbols = '<ph1>': write a list, such as [<ph1>, <ph2>]"),
         ({"vocab": {"symbols": ["<a>", "<a>"]}}, "the symbol '<a>' is given twice"),
-        (
-            {"vocab": {"symbols": ["<a>", "</s>"]}},
-            "the symbol '</s>' holds the name of a special piece",
-        ),
         ({"vocab": {"symbols": ["<a>", 3]}}, "vocab.symbols.1 = 3: input should be a valid string"),
         ({"vocab": {"symbols": ["ﬁ"]}}, "--symbols ﬁ: cleaning normalises the text (NFKC), and writes 'fi'"),
         ({"sources": {"back": {"tag": "<s>"}}}, "'<s>' is not a tag such as <bt>"),

@@ -49,7 +49,6 @@ def test_an_aligner_gets_pairs_with_words_divided_by_single_spaces(pairs: dict[s
         ("echo 0-0 > {out}", "the aligner wrote fewer lines than the 2 pairs"),
         ("printf '0-0\\n0-0\\n0-0\\n' > {out}", "the aligner wrote more lines than the 2 pairs"),
         ("printf '0-0\\n0-0 1-0\\n' > {out}", "to_align.links, line 2, column 5: 1-0 names word 1 of the source"),
-        ("cat {src} > {out}", "to_align.links, line 1, column 1: 'a' is not a link"),
     ],
 )
 def test_a_faulty_aligner_is_refused_in_one_line(pairs: dict[str, Path], command: str, message: str) -> None:

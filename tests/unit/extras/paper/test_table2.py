@@ -119,26 +119,15 @@ def test_a_run_without_its_source_is_noted(tmp_path: Path) -> None:
     assert "no record says whether its corpus is WMT14" in format_table([read_run(run)])
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ("garbage", r"line \d+ is damaged"),
-    ('{"kind": "cost", "step": 9, "flops": "many", "device_hours": 1}', "flops is 'many', not a number"),
-])  # fmt: skip
-def test_damaged_metrics_are_named(tmp_path: Path, line: str, message: str) -> None:
-    run = write_run(tmp_path / "run")
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(UserError, match=message):
+def test_damaged_metrics_are_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", COST | {"flops": "many"})
+    with pytest.raises(UserError, match="flops is 'many'"):
         read_run(run)
 
 
 def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", FINAL, COST)
-    with pytest.raises(UserError, match="nowhere"):
-        read_run(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"bundle is not a run"):
-        read_run(run / "bundle")
-    write_marker(run / "bundle", "bundle")
-    with pytest.raises(UserError, match=r"bundle is a bundle, not a run"):
+    with pytest.raises(UserError, match="bundle"):
         read_run(run / "bundle")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sacrebleu
 from sacrebleu.metrics.chrf import CHRF
+from support.services.serving import save_small_bundle
 
 from dstransformer.cli import main
 from dstransformer.data import Corpus
@@ -83,7 +84,8 @@ def test_each_line_of_the_output_is_that_of_a_source_line(tmp_path: Path) -> Non
     assert list(best_lines(groups, Weights(1, 1, 0))) == ["ein Hund bellt"] * 2
 
 
-def test_the_reverse_scores_are_those_of_the_model(bundle: Path, tmp_path: Path) -> None:
+def test_the_reverse_scores_are_those_of_the_model(tmp_path: Path) -> None:
+    bundle = save_small_bundle(tmp_path / "bundle")
     lists = [hypothesis(line, rank, f"Wort {rank}", -1.0) for line in (1, 2) for rank in (1, 2, 3)]
     path = write(tmp_path / "nbest", *lists)
     scorer = Scorer.load(bundle)
