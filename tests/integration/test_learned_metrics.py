@@ -168,7 +168,7 @@ def test_a_metric_that_fails_costs_a_run_that_is_followed_a_warning(finished: Pa
     program = tmp_path / "python"
     program.write_text(f"""#!/bin/sh
 exec {sys.executable} -c "
-print('{{\\"class\\": \\"MetricX\\", \\"uses_references\\": true, \\"version\\": \\"0\\"}}', flush=True)
+print('{{\\"name\\": \\"metricx\\", \\"uses_references\\": true, \\"version\\": \\"0\\"}}', flush=True)
 input()
 raise SystemExit('out of memory')"
 """)

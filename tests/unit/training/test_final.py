@@ -154,13 +154,15 @@ def test_a_bundle_that_is_worse_than_where_it_began_is_a_warning(
 def comparison(retry: RetryPolicy) -> _Comparison:
     """A comparison by a validator that gives each bundle a BLEU of 20."""
     evaluation = SimpleNamespace(main=SimpleNamespace(value=20.0), paper_bleu=None)
+    manifest = SimpleNamespace(tgt_lang="fr")
+    corpus = SimpleNamespace(split=lambda name: name, splits=["validation"], manifest=manifest)
     trainer: Any = SimpleNamespace(
         session=SimpleNamespace(
             world=SimpleNamespace(collective_errors=nullcontext),
             enter=lambda _: None,
             until_stopped=lambda work: work(),
         ),
-        corpus=SimpleNamespace(split=lambda name: name, splits=["validation"], manifest=SimpleNamespace(tgt_lang="fr")),
+        experiment=SimpleNamespace(corpus=corpus),
         validator=SimpleNamespace(score_name=lambda *_: "bleu", signature=lambda _: "", load=dict),
         evaluate=lambda *_: evaluation,
         config=config(warmup=1),

@@ -231,7 +231,7 @@ def test_text_from_a_damaged_shard_is_refused(corpus: Path, capsys: pytest.Captu
     content = bytearray(shard.read_bytes())
     content[content.index(b"brown")] = ord("B")
     shard.write_bytes(content)
-    assert f"{shard} is damaged: its sha256" in refuses(capsys, text_files(corpus))
+    assert f"{shard} is damaged" in refuses(capsys, text_files(corpus))
     assert names(corpus.parent) == {"corpus"}
 
 
