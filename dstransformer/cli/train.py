@@ -39,7 +39,9 @@ def _run_tag(tag: str) -> tuple[str, str]:
     """
     name, equals, value = tag.partition("=")
     if not equals or not re.fullmatch(r"[\w.\-/ ]{1,250}", name) or not value.isprintable():
-        raise argparse.ArgumentTypeError(f"{tag[:60]!r} is not of the form NAME=VALUE, with letters, digits or . - _ /")
+        raise argparse.ArgumentTypeError(
+            f"{tag[:60]!r} is not of the form NAME=VALUE, with letters, digits, spaces or . - _ /"
+        )
     if name == "mlflow.runName":
         raise argparse.ArgumentTypeError(f"{tag[:60]!r} would rename the run: use --name")
     return name, value
@@ -51,7 +53,13 @@ def _registered_name(name: str) -> str:
     Raises:
         argparse.ArgumentTypeError: The registry does not accept the name.
     """
-    if not name.strip() or not name.isprintable() or len(name) > 250 or set(name) & set("/:\\'\"`%") or name in "..":
+    if (
+        not name.strip()
+        or not name.isprintable()
+        or len(name) > 250
+        or set(name) & set("/:\\'\"`%")
+        or name in (".", "..")
+    ):
         raise argparse.ArgumentTypeError(
             f"{name[:60]!r} cannot name a registered model: write letters, digits, spaces and - _ . only"
         )

@@ -265,7 +265,7 @@ class Links:
 
 
 class PackedBatch(NamedTuple):
-    """Sentence pairs: the arguments of ``Transformer.forward``, in its order.
+    """Sentence pairs: the arguments of the loss, ``Objective.forward``, in its order.
 
     Attributes:
         src: Source tokens, each sentence with its end, ``(src_tokens,)`` int64.

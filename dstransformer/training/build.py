@@ -82,7 +82,7 @@ def build_engine(experiment: Experiment, plan: Plan, session: Session) -> Engine
         experiment.ds_config,
         tokenizer.vocab_size,
         session.world,
-        initial=None if pretrained is None or plan.resumed is not None else pretrained.fill,
+        initial=pretrained.fill if pretrained is not None and plan.resumed is None else None,
         src_vocab_size=tokenizer.src.vocab_size,
     )
 

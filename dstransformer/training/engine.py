@@ -22,11 +22,11 @@ from dstransformer.training.checkpoints.format import EngineState, Snapshot
 from dstransformer.training.checkpoints.shards import ShardReader
 from dstransformer.training.optim import build_optimizer, freeze, moments_of
 from dstransformer.training.partition import Partition
-from dstransformer.training.precision import Precision
+from dstransformer.training.precision import MixedPrecision
 from dstransformer.training.runtime import import_deepspeed, rejections
 from dstransformer.training.schedule import learning_rate
 
-#: What DeepSpeed gets in place of the configuration: :class:`Precision` computes in half precision, and
+#: What DeepSpeed gets in place of the configuration: :class:`MixedPrecision` computes in half precision, and
 #: :func:`compose` has refused optimizers that ZeRO cannot take.
 _OVERRIDES = {"bf16": {"enabled": False}, "fp16": {"enabled": False}, "zero_allow_untested_optimizer": True}
 
@@ -81,7 +81,7 @@ class Engine:
     3. The optimizer of the model's parameters, some of them frozen.
     4. DeepSpeed's engine, which divides the parameters over the ranks.
     5. The :class:`Partition`, which finds this rank's part, creates its moments and copies it for the moving average.
-    6. The :class:`Precision`, which rounds the weights that DeepSpeed's engine has, and checks its gradients.
+    6. The :class:`MixedPrecision`, which rounds the weights that DeepSpeed's engine has, and checks its gradients.
 
     Args:
         config: The experiment.
@@ -121,7 +121,7 @@ class Engine:
             config.optimizer,
             dtype,
             world,
-            lambda: dict(self._partition.places()),
+            lambda: dict(self._partition.places()),  # called at the first step: the partition is built below
             offloaded=offloads_optimizer(ds_config),
         )
         with rejections():
@@ -134,7 +134,9 @@ class Engine:
             )
         moments = moments_of(model, config.optimizer)
         self._partition = Partition(self._engine, model, world, moments, config.optimizer.ema_decay)
-        self._precision = Precision(self._engine, ds_config, world.device, int8_weights=config.training.int8_weights)
+        self._precision = MixedPrecision(
+            self._engine, ds_config, world.device, int8_weights=config.training.int8_weights
+        )
         self._finite = _HostFlag(world.device)
 
     def _build_objective(self, dtype: torch.dtype) -> Objective:
@@ -175,15 +177,18 @@ class Engine:
         losses: list[LossSums] = []
         micro_batches = self._config.batch.micro_batch_count
         numbers = deal(micro_batches, self._world.rank, self._world.world_size)
-        factor = micro_batches / update.tgt_tokens * self._precision.begin_update()
-        with peer_errors(), self._precision.rounded_weights():
-            for micro_batch, batch in zip(numbers, update.batches, strict=True):
-                if losses:
-                    self._engine.step()  # accumulates only
-                torch.manual_seed(dropout_seed(self._config.training.seed, number, micro_batch))
-                sums = self._engine(*batch.to(self._world.device))
-                self._engine.backward(sums.loss * factor)
-                losses.append(sums.detach())
+        scale = self._precision.begin_update()
+        factor = micro_batches / update.tgt_tokens * scale
+        with peer_errors():
+            with self._precision.rounded_weights():
+                for micro_batch, batch in zip(numbers, update.batches, strict=True):
+                    # DeepSpeed wants a step after each backward pass. The last one, below, applies the update.
+                    if losses:
+                        self._engine.step()
+                    torch.manual_seed(dropout_seed(self._config.training.seed, number, micro_batch))
+                    sums = self._engine(*batch.to(self._world.device))  # Objective.forward
+                    self._engine.backward(sums.loss * factor)
+                    losses.append(sums.detach())
             total = LossSums.total(losses)
             self._finite.send(total.loss.isfinite())  # before the norm of the gradient, for which the host waits anyway
             self._precision.finish_gradients()

@@ -241,6 +241,7 @@ def resolve(request: TrainRequest, processes: Processes) -> Experiment:
     corpus = Corpus.open(request.corpus, verify=False)  # its shards are read after the ranks have joined
     experiment = Experiment.build(request, config, corpus, processes.world_size)
     check_corpus(config, corpus)
+    # Others may see checkpoints late on a network file system; `decide` refuses a bundle that only some have.
     may_resume = _may_resume(experiment) if processes.rank == 0 else request.resume != "never"
     if request.init is None or (may_resume and not request.init.exists()):
         return experiment  # a run that resumes does not need the bundle of --init
@@ -252,7 +253,7 @@ def _may_resume(experiment: Experiment) -> bool:
     resume, checkpoints = experiment.request.resume, experiment.checkpoints
     if is_address(resume) or resume == experiment.config.checkpoint.mirror:
         return True  # what lies there is fetched later
-    checkpoints.find(resume, verify=False)
+    checkpoints.find(resume, verify=False)  # raises if it cannot be followed
     return resume != "never" and (resume != "auto" or bool(checkpoints.folders()))
 
 

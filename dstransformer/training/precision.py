@@ -27,7 +27,7 @@ LOSS_SCALE_DEFAULTS = {
 }
 
 
-class Precision:
+class MixedPrecision:
     """What the model computes in, on weights in fp32 (Micikevicius et al., 2018).
 
     The model computes in bf16 or fp16, and DeepSpeed is given weights in fp32. So the gradients of an update are
@@ -66,7 +66,7 @@ class Precision:
             engine.optimizer.register_step_pre_hook(_skip_overflow)
 
     def begin_update(self) -> float:
-        """What the losses of the next update have to be multiplied by."""
+        """What the losses of the next update have to be multiplied by; 1 with ZeRO, where DeepSpeed does it."""
         if not self._stage:
             return self.loss_scale.value
         self._engine.optimizer.loss_scaler.cur_scale = self.loss_scale.value  # DeepSpeed multiplies losses by it

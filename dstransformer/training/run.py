@@ -79,14 +79,21 @@ def _run(experiment: Experiment, plan: Plan, session: Session) -> Outcome:
         is_finished = trainer.fit()
         tracker.emit(CostTotal(trainer.state.step, trainer.cost.totals))
         final = None
-        with suppress(StopRequested):
-            final = make_final_bundle(trainer) if is_finished else None
+        if is_finished:
+            with suppress(StopRequested):
+                final = make_final_bundle(trainer)
     session.enter("the end of the run")
     tracker.emit(RunEnd("killed" if final is None else "finished"))
     choice, evaluations = final or (None, {})
-    stopped_by = session.stopped_by if final is None else None
-    run, devices = str(experiment.run), experiment.world_size
-    return Outcome(run, trainer.state.step, stopped_by, evaluations, choice, trainer.cost.total, devices)
+    return Outcome(
+        run=str(experiment.run),
+        step=trainer.state.step,
+        stopped_by=session.stopped_by if final is None else None,
+        evaluations=evaluations,
+        final=choice,
+        cost=trainer.cost.total,
+        devices=experiment.world_size,
+    )
 
 
 def _report_failure(trainer: Trainer, error: BaseException | None) -> None:

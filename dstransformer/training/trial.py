@@ -54,6 +54,8 @@ def try_micro_batches(experiment: Experiment, engine: Engine, session: Session) 
         with world.collective_errors():
             batches = update.read(number, deal(number, world.rank, processes))
         (ran_out,) = world.any(_runs_out(engine, batches, world.device))
+        if world.device.type == "cuda":
+            torch.cuda.empty_cache()
         if not ran_out:
             engine.set_micro_batches(number)
             experiment = experiment.with_config(experiment.config.with_micro_batches(number))
@@ -115,4 +117,3 @@ def _limited_memory(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_per_process_memory_fraction(share, device)
-        torch.cuda.empty_cache()

@@ -106,6 +106,7 @@ class Session:
         until = time.monotonic() + seconds
         while self.world.any(time.monotonic() < until)[0]:
             if self.world.any(self._stop.received is not None)[0]:
+                self._stop.share(self.world)
                 raise StopRequested
             time.sleep(max(0.0, min(_POLL_SECONDS, until - time.monotonic())))
 
