@@ -212,12 +212,13 @@ class HeldOut:
                 src, pairs = zip(*(comparison_keys(batch) for batch in iter_pairs(path)), strict=True)
                 self._splits[path.stem] = np.concatenate(src), np.concatenate(pairs)
         nothing = np.empty(0, dtype=np.uint64)
-        self._src = np.concatenate([nothing, *(src for src, _ in self._splits.values())])
+        self._src = np.unique(np.concatenate([nothing, *(src for src, _ in self._splits.values())]))
         self._pairs = np.concatenate([nothing, *(pairs for _, pairs in self._splits.values())])
 
     def contains(self, src_keys: Hashes) -> npt.NDArray[np.bool_]:
         """Tell which training pairs have a source sentence of a held-out split."""
-        return np.isin(src_keys, self._src)
+        # Not isin, which would sort the held-out hashes again for each batch.
+        return np.searchsorted(self._src, src_keys, "left") < np.searchsorted(self._src, src_keys, "right")
 
     def found(self, src_keys: Hashes, pair_keys: Hashes) -> tuple[Hashes, Hashes]:
         """Return the held-out source sentences, and the pairs, that are among training pairs."""

@@ -51,7 +51,7 @@ def load_config(preset: str | os.PathLike[str], overrides: Sequence[str] = (), f
             raise ConfigError(f"{name} is the string {shown(given)}: give a list of strings, [{shown(given)}]")
         if others := [value for value in given if not isinstance(value, str)]:
             raise ConfigError(f"{name} holds {shown(others[0])}, which is not a string: give a list of strings")
-    tree = _resolve(preset)
+    tree = _without_left(_resolve(preset))
     _check_complete(tree, preset)
     for override in overrides:
         _apply_override(tree, override)
@@ -98,11 +98,7 @@ def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
     Raises:
         ConfigError: A key is unknown, for example because a newer version wrote it, or a value is invalid.
     """
-    base = _base()
-    for name, key, value in LEFT:
-        section = tree.get(name)
-        if isinstance(section, Mapping) and section.get(key) is value:
-            tree = {**tree, name: {other: section[other] for other in section if other != key}}
+    base, tree = _base(), _without_left(tree)
     unknown = {key for key in _keys(tree) - _keys(base) if key not in base}
     if unknown:
         raise ConfigError(
@@ -113,6 +109,16 @@ def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
         return Config.model_validate(merge(base, tree))
     except ValidationError as error:
         raise ConfigError(f"{origin}: {_describe_errors(error)}") from None
+
+
+def _without_left(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without the keys of :data:`LEFT` that state the value of today."""
+    kept = dict(tree)
+    for name, key, value in LEFT:
+        section = kept.get(name)
+        if isinstance(section, Mapping) and section.get(key) is value:
+            kept[name] = {other: section[other] for other in section if other != key}
+    return kept
 
 
 def write_config(config: Config, path: Path) -> None:

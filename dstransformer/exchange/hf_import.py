@@ -101,12 +101,13 @@ def import_hf(
     """
     check_bundle_folder(out, "--out", overwrite=overwrite)
     files = _find_files(folder)
+    weights_file = files[1]
     stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
     tokenizer, (source, target), absent = _open_tokenizer(folder, stated)
     config = _read_config(stated, folder / CONFIG)
-    misfit = f"{files[1]} does not fit {CONFIG}"
-    with _open_weights(files[1]) as load:
-        _check_positions(load, config.model, files[1])
+    misfit = f"{weights_file} does not fit {CONFIG}"
+    with _open_weights(weights_file) as load:
+        _check_positions(load, config.model, weights_file)
         try:
             weights = bundle_weights(load, config.model, source.rows, target.rows)
         except (IndexError, RuntimeError) as error:

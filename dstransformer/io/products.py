@@ -224,7 +224,7 @@ def hold_run_folder(run: Path) -> Iterator[None]:
             stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
             if not (run / MARKER).exists():
                 write_marker(run, "run")
-            stack.callback(_remove_probe, run)
+            stack.callback(remove_probe, run)
             (run / _PROBE).write_text(uuid.uuid4().hex)
         yield
 
@@ -237,7 +237,8 @@ def read_probe(run: Path) -> str | None:
         return None
 
 
-def _remove_probe(run: Path) -> None:
+def remove_probe(run: Path) -> None:
+    """Remove the probe of a run folder, once all processes have read it."""
     with suppress(OSError):
         (run / _PROBE).unlink(missing_ok=True)
 

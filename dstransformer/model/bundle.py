@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from dstransformer.config import Config, DecodingConfig, ModelConfig, complete_config, read_yaml
+from dstransformer.config.loading import LEFT
 from dstransformer.data import Direction, Tokenizer
 from dstransformer.data.form import Form, read_form
 from dstransformer.data.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
@@ -211,9 +212,9 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
     """
     training = provenance.get("config")
     recorded = training.get("model") if isinstance(training, Mapping) else None
-    now = model.model_dump()
+    now = {**{key: value for section, key, value in LEFT if section == "model"}, **model.model_dump()}
     for key, value in recorded.items() if isinstance(recorded, dict) else ():
-        if now.get(key, value) != value:  # one that left is checked by complete_config
+        if now.get(key) != value:
             raise DataError(
                 f"{path}: model.{shown(key, quote=False)} is {shown(now.get(key))}, but the weights belong to a model "
                 f"with {shown(value)} ({PROVENANCE}); restore it"

@@ -84,7 +84,7 @@ class Engine:
     6. The :class:`MixedPrecision`, which rounds the weights that DeepSpeed's engine has, and checks its gradients.
 
     Args:
-        config: The experiment.
+        config: The configuration.
         ds_config: The complete DeepSpeed configuration, from ``compose``.
         vocab_size: Number of pieces of the target side.
         world: The process group.

@@ -19,6 +19,7 @@ from dstransformer.distributed.hardware import share_cores
 from dstransformer.distributed.supervision.rank_log import RankProcess
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import ConfigError
+from dstransformer.io.products import remove_probe
 from dstransformer.model import parameter_count
 from dstransformer.training.checkpoints.mirror import fetch_resumed
 from dstransformer.training.checkpoints.resume import ResumePoint, check_resumed, find_resumed
@@ -77,6 +78,7 @@ def agree_on_plan(experiment: Experiment, session: Session) -> Plan:
 
 
 def _plan_and_record(experiment: Experiment, session: Session, facts: Sequence[Facts]) -> Plan:
+    remove_probe(experiment.run)  # the ranks have read it
     resume = fetch_resumed(experiment.request.resume, experiment.config.checkpoint, experiment.checkpoints)
     plan = plan_run(experiment, facts, resume)
     experiment.with_config(plan.config).write()

@@ -48,7 +48,7 @@ def try_micro_batches(experiment: Experiment, engine: Engine, session: Session) 
     world, processes = session.world, experiment.world_size
     with world.collective_errors():
         update = LargestUpdate(experiment)
-    most = min(max_micro_batches(experiment), update.pairs // processes * processes)
+    most = min(max_micro_batches(experiment), update.fewest_pairs // processes * processes)
     for number in _attempts(processes, most):
         session.enter(f"a trial of {number} micro-batches")
         with world.collective_errors():

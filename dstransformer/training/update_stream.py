@@ -103,7 +103,7 @@ class LargestUpdate:
     Its micro-batches are the largest too, but for one sentence pair, as an update is cut into equal parts.
 
     Attributes:
-        pairs: Number of sentence pairs.
+        fewest_pairs: Sentence pairs of the window's smallest update, which can be cut into so many micro-batches.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -112,7 +112,7 @@ class LargestUpdate:
         tokens = (window.src_lengths + window.tgt_lengths)[window.plan.order]
         self._number = int(np.add.reduceat(tokens, window.plan.bounds[:-1]).argmax())
         self._reader = build_reader(experiment)
-        self.pairs = len(window.plan.update(self._number))
+        self.fewest_pairs = int(np.diff(window.plan.bounds).min())
 
     def read(self, micro_batches: int, numbers: Iterable[int]) -> list[PackedBatch]:
         """Some of its parts, if it is cut into this number of micro-batches."""

@@ -38,9 +38,8 @@ def main() -> int:
         command = options.command
         for name, path in files.items():
             command = command.replace(f"{{{name}}}", shell_word(path))
-        run(
-            ["bash", "-o", "pipefail", "-c", command], "alignments.command"
-        )  # a pipeline fails with any of its programs
+        # With pipefail a pipeline fails with any of its programs.
+        run(["bash", "-o", "pipefail", "-c", command], "alignments.command")
     with writing_lines(options.to, overwrite=True) as write:
         for line in links_of(options.src, options.tgt, files, pairs):
             write(line)

@@ -106,7 +106,7 @@ class EngineState(_Section):
 
     Attributes:
         skipped: Number of updates that were skipped, because their gradient was not finite.
-        loss_scale: Of fp16; None in other precisions.
+        loss_scale: Of fp16; None with a fixed scale and in other precisions.
     """
 
     skipped: int = 0
