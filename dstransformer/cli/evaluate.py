@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.cli.evaluate_options import INTERVAL, TASKS, Evaluate, check_options
-from dstransformer.cli.options import CommandResult, load_translator
+from dstransformer.cli.options import CommandResult, load_ct2, load_translator
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.io.command import exit_on_sigterm, print_text
 from dstransformer.io.progress import note
@@ -68,7 +68,7 @@ def _evaluate(options: Evaluate) -> CommandResult:
         results: list[SystemResult] = []
         tokenize = _tokenizer(options, bundles, test_sets, language)
         for path, bundle in zip(options.bundle, bundles, strict=True):
-            translator = load_translator(options, bundle)
+            translator = (load_ct2 if options.engine == "ct2" else load_translator)(options, bundle)
             language = language or target_language(bundle, translator)
             with reporting("sentences", sum(len(test_set.references) for test_set in test_sets)) as progress:
                 results += evaluate_bundle(
@@ -100,8 +100,8 @@ def _open_bundles(paths: Sequence[Path]) -> list[Bundle]:
     for path in paths:
         if export_tool(path) == "ct2":
             raise UserError(
-                f"{path} is an export for CTranslate2, not a bundle: translate with `dst translate {path} FILE "
-                "--engine ct2 --output OUT`, and score OUT with --systems"
+                f"{path} is an export for CTranslate2, not a bundle: name the bundle with --engine ct2; or translate "
+                f"with `dst translate {path} FILE --engine ct2 --output OUT`, and score OUT with --systems"
             )
     bundles = [open_bundle(path) for path in paths]
     for bundle in bundles:

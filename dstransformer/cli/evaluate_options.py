@@ -31,7 +31,7 @@ _ADDED = import_module(ADDITIONS["evaluate"])
 TASKS = {_ADDED.TASK: _ADDED}
 
 #: Options of the search, which do not apply to files of outputs.
-_SEARCH = (*(each.name for each in fields(Search)), "to")
+_SEARCH = (*(each.name for each in fields(Search)), "to", "engine")
 
 
 class Evaluate(
@@ -44,6 +44,9 @@ class Evaluate(
     """Translate test sets and score them with sacrebleu, or parse one and score its brackets."""
 
     bundle: Sequence[Annotated[Path, bundle_folder]] = argument("BUNDLE", BUNDLE_HELP, default=())
+    engine: Literal["torch", "ct2"] | None = option(
+        "what searches: ct2 is CTranslate2, with the weights of BUNDLE converted for it (torch)"
+    )
     task: str = option("what is scored (translation)", choices=("translation", *TASKS), default="translation")
     src: Sequence[File] = option(
         "source text; once for each test set, with its --ref", "FILE", action="append", default=()
@@ -96,7 +99,7 @@ class Evaluate(
 
 
 _TEXTS = {"src", "ref", "test_set", "langpair", "systems", "significance", "resamples", "seed", "track"}
-_TEXTS |= {"comet", "metricx", "metric_python", "to", "tokenize"}
+_TEXTS |= {"comet", "metricx", "metric_python", "to", "engine", "tokenize"}
 _TAKEN = {
     "translation": {"bundle", "output", "follow", "interval"} | _TEXTS,
     **{name: task.OPTIONS for name, task in TASKS.items()},
@@ -128,7 +131,7 @@ def _check_translation(options: Evaluate, given: set[str]) -> None:
         missing.append("--ref")
     if missing:
         raise UserError(f"--task translation needs {', '.join(dict.fromkeys(missing))}; see `dst evaluate --help`")
-    apart = {"bundle", "systems", "significance", "output"} if following else set()
+    apart = {"bundle", "engine", "systems", "significance", "output"} if following else set()
     if several := sorted(map(option_of, given & apart)):
         raise UserError(f"--follow and {several[0]} do not go together: leave one out")
     systems = len(options.bundle or []) + len((options.systems or [[]])[0])

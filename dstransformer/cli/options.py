@@ -332,11 +332,14 @@ def load_translator(options: Search, bundle: Path | Bundle, **more: Any) -> Any:
     return commands.load_translator(bundle, others=others, **_settings(options), **more)
 
 
-def load_ct2(options: EngineOptions, source: Path | Bundle | Export) -> Translator:
-    """Load a translator that searches with CTranslate2; see :func:`dstransformer.exchange.ct2_engine.open_ct2`."""
+def load_ct2(options: Search, source: Path | Bundle | Export) -> Translator:
+    """Load a translator that searches with CTranslate2, with ``--to`` and ``--no-shortlist`` if any.
+
+    See :func:`dstransformer.exchange.ct2_engine.open_ct2`.
+    """
     from dstransformer.exchange.ct2_engine import open_ct2
 
-    shortlist = not options.no_shortlist
+    shortlist = not vars(options).get("no_shortlist", False)
     return open_ct2(source, threads=own_threads(), shortlist=shortlist, **_settings(options))
 
 

@@ -67,6 +67,17 @@ def test_scores_go_into_the_mlflow_run(plain_copy: Path, plain_run: Path, texts:
     assert len(client.get_metric_history(run.info.run_id, "evaluate/held/bleu")) == 2
 
 
+def test_ctranslate2_searches_with_the_weights_of_a_bundle(
+    plain_run: Path, texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ctranslate2")
+    evaluated, translated = tmp_path / "evaluated.de", tmp_path / "translated.de"
+    assert main(["evaluate", str(plain_run), *texts, "--engine", "ct2", "--json", "--output", str(evaluated)]) == 0
+    assert json.loads(capsys.readouterr().out)["engine"] == "ctranslate2"
+    assert main(["translate", str(plain_run), texts[1], "--engine", "ct2", "--output", str(translated)]) == 0
+    assert evaluated.read_text() == translated.read_text()
+
+
 @pytest.mark.slow
 def test_a_store_that_is_down_keeps_the_scores(plain_copy: Path, texts: list[str]) -> None:
     store = plain_copy.parent / "mlflow.db"
