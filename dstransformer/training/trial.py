@@ -66,8 +66,9 @@ def try_micro_batches(experiment: Experiment, engine: Engine, session: Session) 
     with world.collective_errors():
         raise ConfigError(
             f"batch.micro_batches = auto: memory runs out with {most} too, where a micro-batch holds little more than "
-            "the longest sentence pair, or the smallest update one pair in each: set training.activation_checkpointing=true, build the corpus with a smaller "
-            "--max-tokens, or choose a smaller model; or give a number, which is not tried"
+            "the longest sentence pair, or the smallest update one pair in each: set "
+            "training.activation_checkpointing=true, build the corpus with a smaller --max-tokens, or choose a smaller "
+            "model; or give a number, which is not tried"
         )
 
 

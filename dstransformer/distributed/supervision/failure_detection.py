@@ -163,11 +163,12 @@ def find_hung(known: Mapping[int, Heartbeat], limits: Limits, now: float) -> Ver
     present = {rank: heartbeat for rank, heartbeat in known.items() if heartbeat.status.phase != LEFT}
     least = min((heartbeat.status.steps for heartbeat in present.values()), default=0)
     behind = {rank: heartbeat for rank, heartbeat in present.items() if heartbeat.status.steps == least}
-    for status, last_progress in ((heartbeat.status, heartbeat.last_progress) for heartbeat in behind.values()):
+    for heartbeat in behind.values():
+        status = heartbeat.status
         updating = status.phase == UPDATE
         limit = limits.update if updating else limits.phase
-        if now - last_progress > limit:
-            blamed = [rank for rank, heartbeat in behind.items() if not heartbeat.status.waits] or list(behind)
+        if now - heartbeat.last_progress > limit:
+            blamed = [rank for rank, other in behind.items() if not other.status.waits] or list(behind)
             key = "training.hang_seconds" if updating else "training.wait_seconds"
             where = f"update {status.update}" if updating else f"{status.phase} (update {status.update})"
             return _blame("hung", blamed, f"been in {where} for more than {limit:g} s ({key})", known)
